@@ -50,7 +50,8 @@ def explain_exit(exit_code: int | None, log_tail: str, *, was_ready: bool) -> Ex
         reason = "bad_model_file"
     else:
         reason = "runner_lost"
-    detail = " | ".join(_last_words(log_tail)[-LINES_KEPT:])
+    errors, others = _error_lines(log_tail)
+    detail = " | ".join((errors or others)[-LINES_KEPT:])  # else whatever was not an event of ours
     phase = "" if was_ready else " while loading"
     message = f"the runner {how}{phase}" + (f": {detail}" if detail else "")
     return ExitCause(reason=reason, message=message[:MESSAGE_LENGTH_MAX])
@@ -60,12 +61,6 @@ def last_error_line(log_tail: str) -> str:
     """Return the last line of a log that reports an error; empty: none does."""
     errors, _ = _error_lines(log_tail)
     return errors[-1][:MESSAGE_LENGTH_MAX] if errors else ""
-
-
-def _last_words(log_tail: str) -> list[str]:
-    """Return the lines that explain an end: errors, else whatever was not an event of ours."""
-    errors, others = _error_lines(log_tail)
-    return errors or others
 
 
 def _error_lines(log_tail: str) -> tuple[list[str], list[str]]:

@@ -263,7 +263,6 @@ class Lender:
                 if reason := _why_over(lease, process):
                     return reason
                 if lease.in_use:
-                    wait_until_s = self._clock.now_s() + LEASE_WAIT_S
                     await lease.changes.beyond(seen)
                     wait_until_s = self._clock.now_s() + LEASE_WAIT_S
                     continue
