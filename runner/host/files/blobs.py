@@ -67,7 +67,7 @@ class BlobStore:
     def free_bytes(self) -> int:
         """Return the bytes that may still be written here, without the headroom; 0 if that cannot be read."""
         free, total = self.room()
-        return max(0, free - _headroom(total))
+        return max(0, free - max(HEADROOM_BYTES, int(total * HEADROOM_SHARE)))
 
     def offered(self) -> tuple[int, int]:
         """Return free and total bytes for reports: in steps, so that not every written byte is a change."""
@@ -161,7 +161,3 @@ class BlobStore:
             return 0
         self.path(digest).unlink(missing_ok=True)
         return size
-
-
-def _headroom(total_bytes: int) -> int:
-    return max(HEADROOM_BYTES, int(total_bytes * HEADROOM_SHARE))
