@@ -34,9 +34,9 @@ from scheduler.core.planning.candidates import ClusterView, MeasureFirst, Measur
 from scheduler.core.planning.placement import plan_placement
 from scheduler.core.state.effects import Measure, SaveDesired
 from scheduler.core.state.events import EnsureRequested, Event, InventorySeen, LayoutMeasured
+from scheduler.core.values.asked import SLOTS_AUTO
 from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.faults import Fault
-from scheduler.core.values.layouts import SLOTS_AUTO
 from scheduler.core.values.memory import MemoryReport
 from scheduler.core.values.policy import Policy
 from tests.unit.scheduler.builders import counted, cpu, gpu, model, node, runner

@@ -1,10 +1,14 @@
-"""Puts the scheduler together and runs it."""
+"""Puts the scheduler together and runs it, with the operator's file of constraints."""
 
 import asyncio
+import tomllib
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from common.clock import Clock, SystemClock
+from common.errors import InvalidRequest, StartupError
 from common.grpc.server import GrpcServer, bind_server
 from common.ids import new_incarnation
 from common.model_details import KeptDetails
@@ -17,11 +21,13 @@ from protos import scheduler_pb2, scheduler_pb2_grpc
 from runner.host.client import HostClient
 from scheduler import metrics
 from scheduler.callers import Callers
-from scheduler.constraint_file import read_constraints_file
 from scheduler.core.draining import replicas_on_drained
 from scheduler.core.loading.crashes import shown_rows
 from scheduler.core.state.events import InventoryLost
 from scheduler.core.state_machine import SchedulerCore
+from scheduler.core.values.constraint_fields import parse_constraints
+from scheduler.core.values.constraints import Constraints
+from scheduler.core.values.routing_table import with_tag
 from scheduler.gauges import promised_bytes, ranked_speeds, reserved_bytes, samples
 from scheduler.leadership import Leadership
 from scheduler.loop import CoreLoop
@@ -32,8 +38,8 @@ from scheduler.servicer import SchedulerServicer
 from scheduler.settings import SchedulerSettings
 from scheduler.writer import Writer
 
+FILE_BYTES_MAX = 4 * 1024 * 1024
 log = get_logger()
-
 # Watch streams never end by themselves: at a stop they are cut after this time, and gateways dial again.
 STOP_GRACE_S = 0.2
 # The channel to a host that left is closed after so long; until then its calls may still come to their end.
@@ -151,3 +157,42 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
     metrics_address = app.board.metrics_address = serve_metrics(settings.metrics_listen, service="scheduler")
     log.info("scheduler.metrics", metrics_address=metrics_address)
     await app.run(stop)
+
+
+def read_constraints_file(path: str) -> Mapping[str, Constraints]:
+    """Read the constraints in a file (`PUNA_PLACEMENTS`), by model name with tag; an empty path means that there is none.
+
+    The file is TOML, with one table per model:
+
+        [models."llama3:8b"]
+        replicas_min = 1
+        devices = ["node-a/GPU-5e1f"]
+
+    Raises:
+        StartupError: it cannot be read, or what it says is of no use; the text names the model and the constraint.
+    """
+    if not path:
+        return {}
+    try:
+        data = Path(path).read_bytes()
+        if len(data) > FILE_BYTES_MAX:
+            raise StartupError(f"PUNA_PLACEMENTS: {path} has more than {FILE_BYTES_MAX} bytes")
+        document = tomllib.loads(data.decode())
+    except OSError as error:
+        raise StartupError(f"PUNA_PLACEMENTS: {path}: {error.strerror or error}") from error
+    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
+        raise StartupError(f"PUNA_PLACEMENTS: {path}: {error}") from error
+    tables = document.get("models", {})
+    strange = [name for name in document if name != "models"]
+    if strange or not isinstance(tables, dict):
+        raise StartupError(f'PUNA_PLACEMENTS: {path}: only tables [models."name"] are known')
+    return {with_tag(name): _parse_table(path, name, table) for name, table in tables.items()}
+
+
+def _parse_table(path: str, name: str, table: object) -> Constraints:
+    if not isinstance(table, dict):
+        raise StartupError(f'PUNA_PLACEMENTS: {path}: models."{name}" must be a table')
+    try:
+        return parse_constraints(table)
+    except InvalidRequest as error:
+        raise StartupError(f'PUNA_PLACEMENTS: {path}: models."{name}": {error.message}') from error

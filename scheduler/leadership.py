@@ -10,7 +10,7 @@ from common.errors import StaleFence
 from common.telemetry.logs import get_logger
 from scheduler import metrics
 from scheduler.core.state.events import AliasesRead, LeadershipGained, LeadershipLost
-from scheduler.core.values.model_alias import ModelAlias
+from scheduler.core.values.routing_table import ModelAlias
 from scheduler.redis_store import LeaderLease, RedisStore, StoreUnavailableError
 
 log = get_logger()

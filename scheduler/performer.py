@@ -5,9 +5,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import assert_never
 
 from common.errors import ModelUnavailable, PunaError
+from common.grpc.client import open_channel
+from common.grpc.errors import domain_errors
 from common.telemetry import tracing
 from common.telemetry.logs import get_logger
-from protos import cluster_pb2, host_pb2, scheduler_pb2
+from protos import cluster_pb2, host_pb2, runner_pb2, runner_pb2_grpc, scheduler_pb2
 from runner.host.client import HostClient
 from scheduler import metrics
 from scheduler.borrowing import LendingFailedError, borrow, give_back, planned_on
@@ -55,10 +57,10 @@ from scheduler.core.values.faults import TRANSPORT_REASONS, Fault
 from scheduler.core.values.view import SERVING_STATES, RunnerState
 from scheduler.leadership import Leadership
 from scheduler.loop import CoreLoop
-from scheduler.probes import is_runner_there
 from scheduler.routes import RouteBoard
 from scheduler.writer import Writer
 
+ANSWER_S_MAX = 1.0
 log = get_logger()
 
 
@@ -294,3 +296,21 @@ def _note(note: Note) -> None:
             metrics.EVICTIONS.labels(model=model, reason=reason).inc()
         case "replica.lost":
             metrics.REPLICAS_LOST.labels(model=model, reason=reason).inc()
+
+
+async def is_runner_there(asked: AskRunner) -> bool:
+    """Return True if the very process in question answers at its address; a successor does not count."""
+    async with open_channel(asked.address) as channel:
+        try:
+            with domain_errors():
+                info: runner_pb2.RunnerInfo = await runner_pb2_grpc.RunnerStub(channel).GetInfo(
+                    runner_pb2.GetInfoRequest(), timeout=ANSWER_S_MAX
+                )
+        except PunaError:
+            return False
+    found = info.placement
+    return (found.placement_id, found.generation, found.incarnation) == (
+        asked.placement_id,
+        asked.generation,
+        asked.incarnation,
+    )

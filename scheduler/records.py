@@ -13,7 +13,7 @@ from scheduler.core.values.constraint_fields import FIELD_NAMES, parse_constrain
 from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
-from scheduler.core.values.model_alias import ModelAlias
+from scheduler.core.values.routing_table import ModelAlias
 
 
 def encode(record: DesiredPlacement) -> str:

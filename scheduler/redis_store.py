@@ -1,4 +1,17 @@
-"""Leadership and desired placements in Redis. Every command has a deadline; a Redis that is away is not waited for."""
+"""Leadership and desired placements in Redis. Every command has a deadline; a Redis that is away is not waited for.
+
+All keys share the hash tag {sched}, so that a cluster keeps them on one node. Scripts run in one step.
+
+{sched}:leader      who leads; expires by itself
+{sched}:fence       the highest fence given out; only grows
+{sched}:placements  hash: placement id → {"version": n, "record": {…}}
+{sched}:constraints hash: model name → {"version": n, "record": {…}}
+{sched}:margins     hash: what it was learned about → {"version": n, "record": {…}}
+{sched}:drains      hash: node id → {"version": n, "record": {"budget_s": n}}
+{sched}:aliases     hash: alias → {"version": n, "record": {"name": …, "target": …}}; "" → an empty record, which
+                    distinguishes a store without aliases from one that has lost them
+{sched}:schema      version of all of this
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,11 +25,11 @@ from common.clock import Clock
 from common.errors import StaleFence, StartupError
 from common.redis_client import open_redis
 from common.telemetry.logs import get_logger
-from scheduler import metrics, redis_scripts
+from scheduler import metrics
 from scheduler.core.sizes.margins import NO_MARGINS, Margins
 from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.desired import DesiredPlacement
-from scheduler.core.values.model_alias import ModelAlias
+from scheduler.core.values.routing_table import ModelAlias
 from scheduler.records import (
     decode,
     decode_alias,
@@ -29,6 +42,66 @@ from scheduler.records import (
     encode_drain,
     encode_margins,
 )
+
+LEADER = "{sched}:leader"
+FENCE = "{sched}:fence"
+PLACEMENTS = "{sched}:placements"
+CONSTRAINTS = "{sched}:constraints"
+MARGINS = "{sched}:margins"
+DRAINS = "{sched}:drains"
+ALIASES = "{sched}:aliases"
+ALIASES_MARK = ""  # no alias has this name
+SCHEMA = "{sched}:schema"
+
+SCHEMA_VERSION = "1"
+
+# KEYS leader, fence, schema · ARGV caller, ttl_ms, caller's high-water, schema version
+# → {1, caller, fence} led or renewed; {0, holder, fence} another scheduler leads; {-1, schema, ""} not our schema.
+# The time floor keeps the fence rising after the counter is lost. "%.0f": Lua would write large numbers as 1.7e+12.
+ACQUIRE = """
+local schema = redis.call('GET', KEYS[3])
+if schema and schema ~= ARGV[4] then return {-1, schema, ''} end
+local holder = redis.call('GET', KEYS[1])
+local stored = tonumber(redis.call('GET', KEYS[2]) or '0')
+local high_water = tonumber(ARGV[3])
+if holder and holder ~= ARGV[1] then return {0, holder, string.format('%.0f', stored)} end
+if holder and stored > 0 and stored >= high_water then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  return {1, holder, string.format('%.0f', stored)}
+end
+local time = redis.call('TIME')
+local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local fence = string.format('%.0f', math.max(stored + 1, now_ms, high_water + 1))
+redis.call('SET', KEYS[2], fence)
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+redis.call('SET', KEYS[3], ARGV[4])
+return {1, ARGV[1], fence}
+"""
+
+# KEYS leader · ARGV caller. Compare and delete.
+RELEASE = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0
+"""
+
+# KEYS fence, hash · ARGV fence, name in the hash, expected version, record ("" removes)
+# → {1, version} written; {0, fence} the fence is not current; {-1, version} another scheduler wrote.
+WRITE = """
+local fence = redis.call('GET', KEYS[1])
+if fence ~= ARGV[1] then return {0, fence or ''} end
+local stored = redis.call('HGET', KEYS[2], ARGV[2])
+local version = 0
+if stored then version = cjson.decode(stored)['version'] end
+if version ~= tonumber(ARGV[3]) then return {-1, string.format('%.0f', version)} end
+if ARGV[4] == '' then
+  redis.call('HDEL', KEYS[2], ARGV[2])
+  return {1, '0'}
+end
+local next_version = string.format('%.0f', version + 1)
+redis.call('HSET', KEYS[2], ARGV[2], '{"version":' .. next_version .. ',"record":' .. ARGV[4] .. '}')
+return {1, next_version}
+"""
+
 
 log = get_logger()
 
@@ -71,47 +144,45 @@ class RedisStore:
         self._versions: dict[tuple[str, str], int] = {}  # by hash and name in it
         self._failures = 0
         self._closed_until_s = 0.0
-        self._acquire = self._redis.register_script(redis_scripts.ACQUIRE)
-        self._release = self._redis.register_script(redis_scripts.RELEASE)
-        self._write = self._redis.register_script(redis_scripts.WRITE)
+        self._acquire = self._redis.register_script(ACQUIRE)
+        self._release = self._redis.register_script(RELEASE)
+        self._write = self._redis.register_script(WRITE)
 
     async def acquire(self, leader_id: str, *, high_water: int) -> LeaderLease:
         """Take or renew the lease."""
-        keys = [redis_scripts.LEADER, redis_scripts.FENCE, redis_scripts.SCHEMA]
-        arguments: list[str | int] = [leader_id, round(LEASE_TTL_S * 1000), high_water, redis_scripts.SCHEMA_VERSION]
+        keys = [LEADER, FENCE, SCHEMA]
+        arguments: list[str | int] = [leader_id, round(LEASE_TTL_S * 1000), high_water, SCHEMA_VERSION]
         status, holder, fence = await self._ask("acquire", lambda: self._acquire(keys=keys, args=arguments))
         if status == -1:
-            raise StoreUnavailableError(
-                f"state store has schema {holder}, this build speaks {redis_scripts.SCHEMA_VERSION}"
-            )
+            raise StoreUnavailableError(f"state store has schema {holder}, this build speaks {SCHEMA_VERSION}")
         return LeaderLease(is_mine=status == 1, holder=holder, fence=int(fence))
 
     async def release(self, leader_id: str) -> None:
         """Give the lease back, if it is ours."""
-        await self._ask("release", lambda: self._release(keys=[redis_scripts.LEADER], args=[leader_id]))
+        await self._ask("release", lambda: self._release(keys=[LEADER], args=[leader_id]))
 
     async def load(self) -> tuple[DesiredPlacement, ...]:
         """Read every desired placement. An unreadable one is skipped and left there."""
-        return tuple((await self._load(redis_scripts.PLACEMENTS, decode)).values())
+        return tuple((await self._load(PLACEMENTS, decode)).values())
 
     async def load_constraints(self) -> dict[str, Constraints]:
         """Load the constraints that commands have set, by model name. An unreadable one stays stored."""
-        return await self._load(redis_scripts.CONSTRAINTS, decode_constraints)
+        return await self._load(CONSTRAINTS, decode_constraints)
 
     async def load_margins(self) -> Margins:
         """Load the margins that leaders have learned. An unreadable one stays stored."""
         margins = NO_MARGINS
-        for piece in (await self._load(redis_scripts.MARGINS, decode_margins)).values():
+        for piece in (await self._load(MARGINS, decode_margins)).values():
             margins = margins.with_all(piece)
         return margins
 
     async def load_drains(self) -> dict[str, float]:
         """Load the time that sequences may take to end, by drained node. An unreadable one stays stored."""
-        return await self._load(redis_scripts.DRAINS, decode_drain)
+        return await self._load(DRAINS, decode_drain)
 
     async def load_aliases(self) -> dict[str, ModelAlias] | None:
         """Read the aliases by key; None: none was ever written here. An unreadable one is skipped and left there."""
-        records = await self._load(redis_scripts.ALIASES, decode_alias)
+        records = await self._load(ALIASES, decode_alias)
         if not records:
             return None
         return {key: alias for key, alias in records.items() if alias is not None}
@@ -135,35 +206,35 @@ class RedisStore:
         Raises:
             StaleFence: it is not, or another scheduler wrote the record.
         """
-        await self._put(fence, redis_scripts.PLACEMENTS, record.placement_id, encode(record))
+        await self._put(fence, PLACEMENTS, record.placement_id, encode(record))
 
     async def remove(self, fence: int, placement_id: str) -> None:
         """Forget a record; raises as `save`."""
-        if (redis_scripts.PLACEMENTS, placement_id) in self._versions:
-            await self._put(fence, redis_scripts.PLACEMENTS, placement_id, "")
+        if (PLACEMENTS, placement_id) in self._versions:
+            await self._put(fence, PLACEMENTS, placement_id, "")
 
     async def save_constraints(self, fence: int, model_name: str, constraints: Constraints | None) -> None:
         """Write what is wanted of a model, or forget it; raises as `save`."""
         text = "" if constraints is None else encode_constraints(constraints)
-        await self._put(fence, redis_scripts.CONSTRAINTS, model_name, text)
+        await self._put(fence, CONSTRAINTS, model_name, text)
 
     async def save_margins(self, fence: int, margins: Margins) -> None:
         """Write what was learned; raises as `save`."""
         for name, text in encode_margins(margins).items():
-            await self._put(fence, redis_scripts.MARGINS, name, text)
+            await self._put(fence, MARGINS, name, text)
 
     async def save_drain(self, fence: int, node_id: str, budget_s: float | None) -> None:
         """Write that a node is out of use, or forget it; raises as `save`."""
-        await self._put(fence, redis_scripts.DRAINS, node_id, "" if budget_s is None else encode_drain(budget_s))
+        await self._put(fence, DRAINS, node_id, "" if budget_s is None else encode_drain(budget_s))
 
     async def save_alias(self, fence: int, key: str, alias: ModelAlias | None) -> None:
         """Write an alias, or forget it; raises as `save`."""
-        if (redis_scripts.ALIASES, redis_scripts.ALIASES_MARK) not in self._versions:
-            await self._put(fence, redis_scripts.ALIASES, redis_scripts.ALIASES_MARK, "{}")
-        await self._put(fence, redis_scripts.ALIASES, key, "" if alias is None else encode_alias(alias))
+        if (ALIASES, ALIASES_MARK) not in self._versions:
+            await self._put(fence, ALIASES, ALIASES_MARK, "{}")
+        await self._put(fence, ALIASES, key, "" if alias is None else encode_alias(alias))
 
     async def _put(self, fence: int, key: str, name: str, text: str) -> None:
-        keys = [redis_scripts.FENCE, key]
+        keys = [FENCE, key]
         arguments: list[str | int] = [fence, name, self._versions.get((key, name), 0), text]
         status, answer = await self._ask("write", lambda: self._write(keys=keys, args=arguments))
         if status == 0:

@@ -14,7 +14,7 @@ from protos import cluster_pb2, discovery_pb2, scheduler_pb2
 from scheduler import metrics
 from scheduler.converters import SPEED_SOURCES, from_replica
 from scheduler.core.state.effects import PublishRoutes
-from scheduler.core.values.crash_rows import CrashRow
+from scheduler.core.values.faults import CrashRow
 from scheduler.core.values.routing_table import ModelRoute
 from scheduler.core.values.view import ModelFile, SpeedSource
 from scheduler.gauges import DeviceBytes, DeviceSpeeds

@@ -28,7 +28,7 @@ from scheduler.core.state.events import (
     UnloadRequested,
 )
 from scheduler.core.values.constraints import Constraints, ModelConstraints
-from scheduler.core.values.model_alias import ModelAlias
+from scheduler.core.values.routing_table import ModelAlias
 from scheduler.loop import CoreLoop
 from scheduler.routes import RouteBoard
 

@@ -21,11 +21,10 @@ from scheduler.core.state.events import ExplainAsked
 from scheduler.core.state.load_jobs import LoadJob
 from scheduler.core.state.model_constraints import constraints_of, followable, load_target
 from scheduler.core.state.shared_files import keeping_of
-from scheduler.core.values.asked import Asked
+from scheduler.core.values.asked import Asked, wanted_context_tokens
 from scheduler.core.values.constraint_origins import applied_constraints
 from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints
 from scheduler.core.values.faults import Fault, bad_model_file, invalid_value, model_not_found, unavailable
-from scheduler.core.values.layouts import wanted_context_tokens
 from scheduler.core.values.routing_table import device_names, find_model, with_tag
 from scheduler.core.values.view import ModelFile
 

@@ -23,11 +23,11 @@ from scheduler.core.state.cluster_state import ClusterState
 from scheduler.core.state.device_load import see_work
 from scheduler.core.state.effects import AskRunner, RemoveDesired, SaveDesired
 from scheduler.core.state.events import LeadershipGained, StartFailed
-from scheduler.core.state.learning import take_over
 from scheduler.core.state.load_jobs import ON_HOST, LoadJob, LoadTarget
 from scheduler.core.state.model_constraints import load_constraints
 from scheduler.core.state.promises import promises
 from scheduler.core.state.replicas import serving_replicas
+from scheduler.core.state.residuals import take_over
 from scheduler.core.state.shared_files import keeping_of
 from scheduler.core.stopping.stopping import advance_stop, order_stop
 from scheduler.core.values.asked import NOTHING_ASKED

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scheduler.constraint_file import read_constraints_file
+from scheduler.app import read_constraints_file
 from tests.cluster import Cluster, start_cluster
 from tests.docs.desk import Desk, OwnDesk, agrees, missing_line
 from tools.docs_commands import problems

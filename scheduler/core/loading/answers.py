@@ -1,7 +1,6 @@
-"""Answers to the callers of a load, and its end for all of them."""
+"""Answers to the callers of a load, and its end for all of them. Callers of a replica refresh its keep_alive."""
 
 from scheduler.core.loading.expecting import eta_s, waits_for
-from scheduler.core.loading.keep_alive_refresh import refresh_keep_alive
 from scheduler.core.state.cluster_state import ClusterState
 from scheduler.core.state.effects import (
     AnswerFailed,
@@ -15,6 +14,7 @@ from scheduler.core.state.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState
 from scheduler.core.state.replicas import serving_replicas, will_do
 from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.faults import Fault
+from scheduler.core.values.view import RunnerView
 
 
 def attach(state: ClusterState, job: LoadJob, caller_id: str, now_s: float) -> None:
@@ -122,3 +122,31 @@ def _end_if_served(state: ClusterState, job: LoadJob, now_s: float) -> None:
     callers = job.take_callers()
     if callers:
         state.emit(AnswerReady(callers=callers, model_name=job.model_name))
+
+
+def refresh_keep_alive(
+    state: ClusterState, runner: RunnerView, keep_alive_ms: int | None, *, load_only: bool, now_s: float
+) -> None:
+    """Record a caller that was routed to a replica or only had it loaded. `keep_alive_ms`: None: not set."""
+    tracked = state.tracked.get(runner.placement_id)
+    if tracked is None:
+        return
+    if load_only:
+        tracked.renew(now_s)
+    else:
+        tracked.send_caller(runner, now_s)
+    if keep_alive_ms is not None:
+        tracked.ask(keep_alive_ms, runner)
+        _write_keep_alive(state, runner, keep_alive_ms)
+
+
+def _write_keep_alive(state: ClusterState, runner: RunnerView, keep_alive_ms: int) -> None:
+    """Save it for the next leader. Nothing depends on it, so a store that is away is no reason to refuse."""
+    record = state.desired.get(runner.placement_id)
+    if record is None or state.leadership is None or record.generation != runner.generation:
+        return
+    newer = record.with_keep_alive(keep_alive_ms, runner.keep_alive_requests)
+    if newer == record:
+        return
+    state.desired[runner.placement_id] = newer
+    state.emit(SaveDesired(fence=state.leadership.fence, record=newer))

@@ -17,12 +17,11 @@ from math import inf
 from scheduler.core.sizes.ledger import device_kind
 from scheduler.core.state.cluster_state import FORGOTTEN_MAX, NO_FAILURES, ClusterState, Crash
 from scheduler.core.state.events import CrashesBlamed
-from scheduler.core.state.learning import keep
 from scheduler.core.state.load_jobs import UNPLACED, CrashPause, restart_pause_s
 from scheduler.core.state.replicas import serving_replicas
-from scheduler.core.values.crash_rows import CrashRow
+from scheduler.core.state.residuals import keep
 from scheduler.core.values.desired import DesiredPlacement
-from scheduler.core.values.faults import MEMORY_REASONS, Fault
+from scheduler.core.values.faults import MEMORY_REASONS, CrashRow, Fault
 from scheduler.core.values.memory import DeviceBytes
 
 CRASHES_MAX = 3  # crashes in a row within CRASH_LOOP_S that exclude a node

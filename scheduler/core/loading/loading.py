@@ -27,16 +27,15 @@ from scheduler.core.planning.placement import BAD_FILE, WAITS_FOR_LOAD, WAITS_FO
 from scheduler.core.planning.projectors import choose_projector
 from scheduler.core.room.blockers import holders, names_text, preempt_cheapest, with_blockers
 from scheduler.core.room.evictable import STARVE_S
-from scheduler.core.room.snapshot import cluster_view
-from scheduler.core.room.store_room import without_promised_room
+from scheduler.core.room.snapshot import cluster_view, without_promised_room
 from scheduler.core.state.cluster_state import ClusterState
 from scheduler.core.state.effects import Measure, SaveDesired
 from scheduler.core.state.load_jobs import UNPLACED, LoadJob, LoadState
 from scheduler.core.state.replicas import serving_replicas
 from scheduler.core.stopping.stopping import order_stop, still_hold_what_is_needed
+from scheduler.core.values.asked import slot_steps
 from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.faults import bad_model_file, insufficient_memory, unavailable
-from scheduler.core.values.layouts import slot_steps
 
 BATCH_TOKENS = 512
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 from common.errors import InvalidRequest
 from common.spec.load_options import NO_LOAD_OPTIONS, LoadOptions
-from scheduler.core.loading.answers import attach, fail
+from scheduler.core.loading.answers import attach, fail, refresh_keep_alive
 from scheduler.core.loading.crashes import forget_crashes
-from scheduler.core.loading.keep_alive_refresh import refresh_keep_alive
 from scheduler.core.loading.replacement import drop_replacement, find_replaced, forget_lost, join_replacement
 from scheduler.core.loading.starting import stop_load
 from scheduler.core.state.cluster_state import ClusterState
@@ -19,7 +18,7 @@ from scheduler.core.state.model_constraints import constraints_of, followable, l
 from scheduler.core.state.replicas import serving_replicas, will_do
 from scheduler.core.state.shared_files import keeping_of
 from scheduler.core.stopping.stopping import order_stop
-from scheduler.core.values.asked import Asked
+from scheduler.core.values.asked import Asked, wanted_context_tokens
 from scheduler.core.values.constraints import Constraints, unmatched
 from scheduler.core.values.faults import (
     Fault,
@@ -30,7 +29,6 @@ from scheduler.core.values.faults import (
     queue_full,
     unavailable,
 )
-from scheduler.core.values.layouts import wanted_context_tokens
 from scheduler.core.values.routing_table import find_model
 from scheduler.core.values.view import ModelFile
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from scheduler.core.planning.candidates import Candidate, Placement, Refusal
 from scheduler.core.values.constraint_origins import AppliedConstraint
-from scheduler.core.values.crash_rows import CrashRow
+from scheduler.core.values.faults import CrashRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

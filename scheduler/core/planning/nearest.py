@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from scheduler.core.planning.candidates import ClusterView, PlacementRequest
-from scheduler.core.planning.variants import CACHE_TYPE_SMALL, CONTEXT_STEPS
+from scheduler.core.planning.steps import CACHE_TYPE_SMALL, CONTEXT_STEPS
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import DeviceKind, DeviceView, NodeView
 

@@ -32,10 +32,8 @@ from scheduler.core.planning.evaluator import Evaluator
 from scheduler.core.planning.fitting import COMPLETE_SHAPES
 from scheduler.core.planning.known_reports import BAD_FILE
 from scheduler.core.planning.nearest import nearest, would_fit_text
-from scheduler.core.planning.node_sets import node_sets
-from scheduler.core.planning.ranking import ranked, ranked_sites
-from scheduler.core.planning.shapes import Eviction, Step, steps
-from scheduler.core.planning.variants import Automatic, tier_bytes
+from scheduler.core.planning.ranking import node_sets, ranked, ranked_sites
+from scheduler.core.planning.steps import Automatic, Eviction, Step, steps, tier_bytes
 from scheduler.core.sizes.ledger import NO_PLACEMENTS, Available
 from scheduler.core.values.constraints import FillPolicy, Shape
 from scheduler.core.values.faults import Fault

@@ -10,8 +10,7 @@ from scheduler.core.state.cluster_state import ClusterState
 from scheduler.core.state.effects import AnswerAlias, SaveAlias
 from scheduler.core.state.events import AliasesRead, AliasPut
 from scheduler.core.values.faults import Fault, invalid_value, model_not_found, unavailable
-from scheduler.core.values.model_alias import ModelAlias
-from scheduler.core.values.routing_table import find_model, with_tag
+from scheduler.core.values.routing_table import ModelAlias, find_model, with_tag
 
 # Far more than people name; the whole table goes to every gateway with every change of a route.
 ALIASES_MAX = 1024

@@ -20,9 +20,8 @@ from scheduler.core.values.desired import DesiredPlacement
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.keep_alive import TrackedReplica
 from scheduler.core.values.memory import MemoryReport
-from scheduler.core.values.model_alias import ModelAlias
 from scheduler.core.values.policy import Policy
-from scheduler.core.values.routing_table import ModelRoute
+from scheduler.core.values.routing_table import ModelAlias, ModelRoute
 from scheduler.core.values.view import NodeView
 
 FORGOTTEN_MAX = 1024

@@ -11,9 +11,8 @@ from scheduler.core.sizes.margins import Margins
 from scheduler.core.values.constraints import Constraints, ModelConstraints
 from scheduler.core.values.desired import DesiredPlacement
 from scheduler.core.values.faults import Fault
-from scheduler.core.values.model_alias import ModelAlias
 from scheduler.core.values.origins import Origin
-from scheduler.core.values.routing_table import ModelRoute
+from scheduler.core.values.routing_table import ModelAlias, ModelRoute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

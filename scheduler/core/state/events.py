@@ -11,7 +11,7 @@ from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.desired import DesiredPlacement
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.memory import MemoryReport
-from scheduler.core.values.model_alias import ModelAlias
+from scheduler.core.values.routing_table import ModelAlias
 from scheduler.core.values.view import NodeView, RunnerView
 
 

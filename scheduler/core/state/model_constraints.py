@@ -8,11 +8,10 @@ from scheduler.core.state.cluster_state import ClusterState
 from scheduler.core.state.effects import AnswerConstraints, SaveConstraints
 from scheduler.core.state.events import ConstraintsAsked, ConstraintsPut
 from scheduler.core.state.load_jobs import LoadTarget
-from scheduler.core.values.asked import Asked
+from scheduler.core.values.asked import Asked, chosen_context_tokens
 from scheduler.core.values.constraint_origins import defaults_for
 from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints, ModelConstraints, unmatched
 from scheduler.core.values.faults import Fault, invalid_value, unavailable
-from scheduler.core.values.layouts import chosen_context_tokens
 from scheduler.core.values.routing_table import find_model, with_tag
 from scheduler.core.values.view import ModelFile
 

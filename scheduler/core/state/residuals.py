@@ -1,11 +1,14 @@
-"""Difference between planned and real bytes, learned from every load, and shown by device."""
+"""Difference between planned and real bytes, learned from every load, and shown by device.
+
+Learned margins are stored, so that the next leader begins with them.
+"""
 
 from collections.abc import Iterator
 
 from scheduler.core.sizes.ledger import device_kind
-from scheduler.core.sizes.margins import MarginKey
+from scheduler.core.sizes.margins import NO_MARGINS, MarginKey, Margins
 from scheduler.core.state.cluster_state import ClusterState
-from scheduler.core.state.learning import keep
+from scheduler.core.state.effects import SaveMargins
 from scheduler.core.values.desired import DesiredPlacement
 from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.values.view import NodeView, RunnerView
@@ -67,3 +70,24 @@ def _pairs(
     host = node.host_device if node is not None else None
     if host is not None:
         yield (node_id, host.id), (planned.host, real.host)
+
+
+def keep(state: ClusterState, margins: Margins) -> None:
+    """Plan with these from now on; what is new of them is written down. Nothing waits for that."""
+    news = margins.since(state.margins)
+    state.margins = margins
+    if state.leadership is not None and news != NO_MARGINS:
+        state.emit(SaveMargins(fence=state.leadership.fence, margins=news))
+
+
+def take_over(state: ClusterState, stored: Margins, fence: int) -> None:
+    """Take the margins of the store as a new leader.
+
+    What it does not know was learned in a term of ours before it forgot, and is written again. Where both know, a
+    leader that only renews has learned since, and a new one has not.
+    """
+    own = state.margins
+    state.margins = stored.with_all(own) if state.leadership is not None else own.with_all(stored)
+    news = state.margins.since(stored)
+    if news != NO_MARGINS:
+        state.emit(SaveMargins(fence=fence, margins=news))

@@ -1,9 +1,23 @@
-"""Failures as values, so that decisions about them stay pure. `reason` is a row of the error table."""
+"""Failures and crashes as values, so that decisions about them stay pure. `reason` is a row of the error table."""
 
 from dataclasses import dataclass
 
 from common import errors
 from scheduler.core.values.memory import MemoryReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashRow:
+    """Replicas that ended unexpectedly, none of which had served for long."""
+
+    model_name: str
+    node_id: str
+    crashes: int
+    first_s: float
+    last_s: float
+    retry_at_s: float  # the model is not loaded here before
+    excluded_until_s: float | None  # other nodes are preferred until then; None: they are not
+    error: str  # of the last crash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,15 @@ from dataclasses import dataclass, field, replace
 
 from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, ModelFile, NodeView, RunnerView, cached_per_view
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAlias:
+    """Both names as people wrote them, with tags. The target is a model, never another alias."""
+
+    name: str
+    target: str
+
+
 LATEST = ":latest"
 # Reports arrive with some jitter, which moves a computed expiry although nothing has happened.
 EXPIRY_JITTER_S = 1.5

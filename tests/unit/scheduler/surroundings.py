@@ -46,9 +46,8 @@ from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.desired import DesiredPlacement
 from scheduler.core.values.faults import STALE_FENCE, Fault
 from scheduler.core.values.memory import GIB, MemoryReport
-from scheduler.core.values.model_alias import ModelAlias
 from scheduler.core.values.policy import Policy
-from scheduler.core.values.routing_table import ModelRoute
+from scheduler.core.values.routing_table import ModelAlias, ModelRoute
 from scheduler.core.values.view import (
     SERVING_STATES,
     HolderView,

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.check_time import RETRY_S
 from scheduler.core.keeping.keeping import SCALE_UP_AFTER_S
 from scheduler.core.loading.starting import load_deadline_s
 from scheduler.core.lost_devices import DEVICE_LOST_S
 from scheduler.core.reconcile import NODE_FORGOTTEN_S
 from scheduler.core.state.events import QueuesReported
+from scheduler.core.state_machine import RETRY_S
 from scheduler.core.stopping.stopping import RECOVERY_S, STOP_RETRY_S
 from scheduler.core.values.faults import Fault
 from tests.unit.scheduler.builders import cpu, gpu, node

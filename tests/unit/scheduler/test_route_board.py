@@ -10,7 +10,7 @@ from protos import cluster_pb2, discovery_pb2
 from scheduler import metrics
 from scheduler.converters import to_nodes
 from scheduler.core.state.effects import PublishRoutes
-from scheduler.core.values.crash_rows import CrashRow
+from scheduler.core.values.faults import CrashRow
 from scheduler.core.values.routing_table import ModelRoute
 from scheduler.core.values.view import ModelFile, SpeedSource
 from scheduler.known_nodes import KnownNodes

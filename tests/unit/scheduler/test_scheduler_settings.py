@@ -6,8 +6,8 @@ import pytest
 
 from common.errors import StartupError
 from common.spec.layout import FlashAttention
+from scheduler.core.values.asked import SLOTS_AUTO, chosen_context_tokens, slot_steps, wanted_context_tokens
 from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints, FillPolicy
-from scheduler.core.values.layouts import SLOTS_AUTO, chosen_context_tokens, slot_steps, wanted_context_tokens
 from scheduler.settings import SchedulerSettings, parse_duration_ms
 
 

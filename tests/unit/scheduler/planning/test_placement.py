@@ -24,9 +24,9 @@ from scheduler.core.planning.placement import plan_placement
 from scheduler.core.sizes.eviction import Evictable
 from scheduler.core.sizes.ledger import Promise
 from scheduler.core.state_machine import SchedulerCore
+from scheduler.core.values.asked import SLOTS_AUTO
 from scheduler.core.values.constraints import Constraints, Shape
 from scheduler.core.values.faults import Fault
-from scheduler.core.values.layouts import SLOTS_AUTO
 from scheduler.core.values.memory import GIB, MemoryReport
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import Trust

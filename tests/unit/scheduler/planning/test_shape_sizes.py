@@ -8,7 +8,7 @@ from scheduler.core.planning.candidates import (
     MeasureFirst,
     Refusal,
 )
-from scheduler.core.planning.variants import tier_tokens
+from scheduler.core.planning.steps import tier_tokens
 from scheduler.core.values.constraints import Constraints, Shape
 from scheduler.core.values.facts import ModelFacts
 from scheduler.core.values.faults import Fault

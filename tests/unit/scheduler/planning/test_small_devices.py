@@ -20,14 +20,14 @@ from scheduler.core.planning.candidates import (
     Refusal,
 )
 from scheduler.core.planning.placement import plan_placement
-from scheduler.core.planning.shapes import steps
+from scheduler.core.planning.steps import steps
 from scheduler.core.sizes.estimate import estimate_report, sizes_by_facts
 from scheduler.core.sizes.layers import sizes_by_report
 from scheduler.core.sizes.margins import FULL_SIZE_BYTES
+from scheduler.core.values.asked import SLOTS_AUTO
 from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints, Shape
 from scheduler.core.values.facts import ModelFacts
 from scheduler.core.values.faults import Fault
-from scheduler.core.values.layouts import SLOTS_AUTO
 from scheduler.core.values.memory import GIB, MIB, MemoryOrigin, MemoryReport
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import DeviceKind, DeviceView, NodeView

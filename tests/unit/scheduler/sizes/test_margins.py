@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from scheduler.core.sizes.ledger import device_kind
 from scheduler.core.sizes.margins import LOADS_MIN, MARGIN_BYTES_MIN, NO_MARGINS, MarginKey, Margins, percentile
-from scheduler.core.state.learning import keep
-from scheduler.core.state.residuals import sizes_by_class
+from scheduler.core.state.residuals import keep, sizes_by_class
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.memory import GIB, MIB
 from scheduler.core.values.policy import Policy

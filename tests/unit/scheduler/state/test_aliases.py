@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from scheduler.core.state.effects import AnswerAlias, AnswerFailed, Effect, PublishRoutes, SaveAlias
 from scheduler.core.state.events import AliasesRead, AliasPut, InventorySeen, LeadershipLost
 from scheduler.core.values.faults import STALE_FENCE, Fault
-from scheduler.core.values.model_alias import ModelAlias
+from scheduler.core.values.routing_table import ModelAlias
 from tests.unit.scheduler.builders import node
 from tests.unit.scheduler.world import World, models, world_with
 

@@ -12,8 +12,8 @@ from common.errors import InvalidRequest, StartupError
 from common.spec.layout import FlashAttention
 from common.spec.load_options import LoadOptions
 from protos import cluster_pb2, scheduler_pb2
+from scheduler.app import read_constraints_file
 from scheduler.constraint_converters import from_constraints, to_constraints
-from scheduler.constraint_file import read_constraints_file
 from scheduler.core.values.constraint_fields import FIELD_NAMES, parse_bytes, parse_constraints, written_constraints
 from scheduler.core.values.constraints import (
     NO_CONSTRAINTS,
