@@ -160,7 +160,7 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
 
 
 def read_constraints_file(path: str) -> Mapping[str, Constraints]:
-    """Read the constraints in a file (`PUNA_PLACEMENTS`), by model name with tag; an empty path means that there is none.
+    """Read the constraints in a file, by model name with tag; an empty path means that there is none.
 
     The file is TOML, with one table per model:
 

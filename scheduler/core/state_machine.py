@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import assert_never
 
 from scheduler.core import draining, explaining, reconcile
-from scheduler.core.keeping import keeping, moving, new_projectors
+from scheduler.core.keeping import keeping
 from scheduler.core.keeping.keeping import SCALE_UP_AFTER_S
+from scheduler.core.keeping.moving import replace_outdated
 from scheduler.core.loading import requests, starting
 from scheduler.core.loading.answers import end_served, fail
 from scheduler.core.loading.crashes import blame_request
@@ -117,8 +118,7 @@ class SchedulerCore:
             if not isinstance(event, MESSAGES):
                 keeping.follow_queues(state, now_s)
                 keeping.keep_replicas(state, now_s)
-                moving.move_misplaced(state, now_s)
-                new_projectors.follow_projectors(state, now_s)
+                replace_outdated(state, now_s)
             requests.drop_deserted(state, now_s)
             pump(state, now_s)
         if isinstance(event, NEWS):

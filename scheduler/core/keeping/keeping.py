@@ -28,9 +28,7 @@ SCALE_PAUSE_S = 15.0
 
 def keep_replicas(state: ClusterState, now_s: float) -> None:
     """Begin the loads that are missing. Not before every node had time to register: what it runs is not missing."""
-    if state.leadership is None or not state.observed.was_seen or state.observed.is_young:
-        return
-    if state.observed.frozen_since_s is not None:
+    if state.leadership is None or not state.observed.is_complete:
         return
     nodes = tuple(state.observed.nodes.values())
     for name in constrained_models(state):

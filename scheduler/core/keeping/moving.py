@@ -1,11 +1,15 @@
-"""Replicas that lie where an operator does not want them any more: one is loaded in the right place, then they go.
+"""Replicas that operators or files have outdated: one is loaded as it should be, then they go.
 
-Until that one serves, they do; a busy one ends its sequences first. Where there is no room they stay.
+They lie where an operator does not want them any more, or lack the projector that lies beside their model now. Until
+the new one serves, they do (without a projector, what is text); a busy one ends its sequences first. Where there is no
+room they stay.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import inf
 
 from scheduler.core.loading.requests import begin_load
+from scheduler.core.planning.projectors import current_projector
 from scheduler.core.state.cluster_state import ClusterState
 from scheduler.core.state.model_constraints import constrained_models, constraints_of, load_constraints
 from scheduler.core.state.replicas import serving_replicas
@@ -14,14 +18,16 @@ from scheduler.core.values.constraints import Constraints, device_obstacle, node
 from scheduler.core.values.routing_table import find_model
 from scheduler.core.values.view import DeviceView, ModelFile, NodeView, RunnerView
 
-REASON = "constraints"
+# Reasons, for people.
+CONSTRAINTS = "constraints"
+PROJECTOR = "projector"
 # After so long a move is tried again.
 MOVE_PAUSE_S = 30.0
 
 
-def move_misplaced(state: ClusterState, now_s: float) -> None:
-    """Take every move as far as it comes now."""
-    if not state.observed.was_seen or state.observed.is_young or state.observed.frozen_since_s is not None:
+def replace_outdated(state: ClusterState, now_s: float) -> None:
+    """Take every replacement as far as it comes now."""
+    if not state.observed.is_complete:
         return
     nodes = tuple(state.observed.nodes.values())
     for name in constrained_models(state):
@@ -30,28 +36,50 @@ def move_misplaced(state: ClusterState, now_s: float) -> None:
         model = find_model(nodes, name) if where != Constraints() else None
         if model is not None and not model.error:
             _move(state, model, where, now_s)
+    for digest in sorted({runner.model_digest for _, runner in state.observed.replicas()}):
+        if projector := current_projector(nodes, digest):
+            _follow_projector(state, digest, projector, now_s)
 
 
 def _move(state: ClusterState, model: ModelFile, where: Constraints, now_s: float) -> None:
     serving = list(serving_replicas(state, model.digest))
     misplaced = [runner for node_id, runner in serving if _is_misplaced(state, node_id, runner, where)]
-    if not misplaced:
-        return
-    constraints = constraints_of(state, model.name)
-    if len(serving) - len(misplaced) >= max(1, constraints.replicas_min):
-        for runner in misplaced:
-            order_stop(state, runner.placement_id, reason=REASON, now_s=now_s)
-    elif not any(job.model_digest == model.digest for job in state.jobs.values()) and _may_load(state, model, now_s):
-        state.models[model.digest].move_tried_s = now_s
-        begin_load(state, model, now_s=now_s, is_extra=True, reason=REASON)
+    is_due = _stop_replaced(state, model, misplaced, len(serving), reason=CONSTRAINTS, now_s=now_s)
+    # Constraints may conflict, or match nothing.
+    if is_due and not unmatched(load_constraints(state, model.name), state.observed.nodes.values()):
+        _begin(state, model, reason=CONSTRAINTS, now_s=now_s)
 
 
-def _may_load(state: ClusterState, model: ModelFile, now_s: float) -> bool:
-    """Return False soon after the last try: there may be no room, or constraints and requests may conflict."""
-    known = state.models[model.digest]
-    if known.failures.blocks(now_s) or now_s < known.move_tried_s + MOVE_PAUSE_S:
+def _follow_projector(state: ClusterState, digest: str, projector: str, now_s: float) -> None:
+    serving = [runner for _, runner in serving_replicas(state, digest)]
+    others = [runner for runner in serving if runner.layout.projector_digest != projector]
+    model = next(file for node in state.observed.nodes.values() if (file := node.model(digest)) is not None)
+    if _stop_replaced(state, model, others, len(serving), reason=PROJECTOR, now_s=now_s):
+        _begin(state, model, reason=PROJECTOR, now_s=now_s)
+
+
+def _stop_replaced(
+    state: ClusterState, model: ModelFile, outdated: Sequence[RunnerView], serving: int, *, reason: str, now_s: float
+) -> bool:
+    """Stop outdated replicas if enough others serve; return True if a load in their place is due instead.
+
+    None is due soon after the last one: there may be no room.
+    """
+    if not outdated:
         return False
-    return not unmatched(load_constraints(state, model.name), state.observed.nodes.values())
+    if serving - len(outdated) >= max(1, constraints_of(state, model.name).replicas_min):
+        for runner in outdated:
+            order_stop(state, runner.placement_id, reason=reason, now_s=now_s)
+        return False
+    if any(job.model_digest == model.digest for job in state.jobs.values()):
+        return False
+    known = state.models[model.digest]
+    return not known.failures.blocks(now_s) and now_s >= known.replacing_tried_s.get(reason, -inf) + MOVE_PAUSE_S
+
+
+def _begin(state: ClusterState, model: ModelFile, *, reason: str, now_s: float) -> None:
+    state.models[model.digest].replacing_tried_s[reason] = now_s
+    begin_load(state, model, now_s=now_s, is_extra=True, reason=reason)
 
 
 def _is_misplaced(state: ClusterState, head_id: str, runner: RunnerView, where: Constraints) -> bool:

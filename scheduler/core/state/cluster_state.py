@@ -145,8 +145,7 @@ class ModelState:
     failures: LoadFailures = NO_FAILURES
     keep_failures: LoadFailures = NO_FAILURES  # of loads without a request
     replaced_at_s: float = -inf  # the last reload with a larger context
-    projector_tried_s: float = -inf  # the last load for a new projector
-    move_tried_s: float = -inf  # the last load for changed constraints
+    replacing_tried_s: dict[str, float] = field(default_factory=dict)  # reason → the last load in place of others
     scale_paused_until_s: float = -inf
     largest_asked: tuple[tuple[float, int], ...] = ()  # (when, num_ctx)
 

@@ -150,6 +150,11 @@ class Observed:
         """Return True if discovery may not know every node yet."""
         return self.uptime_s < DISCOVERY_YOUNG_S
 
+    @property
+    def is_complete(self) -> bool:
+        """Return True if live reports show every node that there is."""
+        return self.was_seen and not self.is_young and self.frozen_since_s is None
+
     def is_current(self, node_id: str) -> bool:
         """Return True if the node's reports are live: only then does a missing runner mean that it is gone."""
         node = self.nodes.get(node_id)
