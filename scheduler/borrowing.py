@@ -7,7 +7,7 @@ from common.errors import PunaError
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2, host_pb2
 from runner.host.client import HostClient
-from scheduler.converters import fault_of, from_bytes, from_report
+from scheduler.converters import DEVICE_BYTES, MEMORY_REPORT, fault_of
 from scheduler.core.planning.lending import Loan, Loans
 from scheduler.core.values.desired import DesiredPlacement
 from scheduler.core.values.faults import Fault
@@ -59,7 +59,7 @@ async def give_back(hosts: HostClient, loans: Loans) -> None:
 def planned_on(record: DesiredPlacement) -> cluster_pb2.MemoryReport:
     """Return the planned report of a placement; devices of other nodes are marked, so that the head skips them."""
     assert record.planned is not None, "asked for where there is one"
-    report = from_report(record.planned)
+    report = MEMORY_REPORT.to_proto(record.planned)
     if len(report.devices) == len(record.layout.devices):
         for memory, layers in zip(report.devices, record.layout.devices, strict=True):
             memory.node_id = layers.node_id
@@ -72,7 +72,7 @@ async def _lend(hosts: HostClient, loans: Loans, loan: Loan) -> host_pb2.Peer:
         placement=_reference(loans),
         borrower_node_id=loans.borrower_node_id,
         borrower_certificate=loans.borrower_certificate,
-        devices=[host_pb2.LentShare(planned=from_bytes(planned)) for planned in loan.planned],
+        devices=[host_pb2.LentShare(planned=DEVICE_BYTES.to_proto(planned)) for planned in loan.planned],
     )
     response = await hosts.lend(loan.address, request)
     return host_pb2.Peer(

@@ -7,6 +7,7 @@ from typing import assert_never
 from common.errors import ModelUnavailable, PunaError
 from common.grpc.client import open_channel
 from common.grpc.errors import domain_errors
+from common.spec import codecs
 from common.telemetry import tracing
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2, host_pb2, runner_pb2, runner_pb2_grpc, scheduler_pb2
@@ -14,7 +15,7 @@ from runner.host.client import HostClient
 from scheduler import metrics
 from scheduler.borrowing import LendingFailedError, borrow, give_back, planned_on
 from scheduler.callers import Callers
-from scheduler.converters import fault_of, from_asked, from_layout, from_origin, to_report, to_runner
+from scheduler.converters import MEMORY_REPORT, fault_of, from_asked, from_origin, to_runner
 from scheduler.core.planning.lending import Loans
 from scheduler.core.state.effects import (
     AnswerAlias,
@@ -181,7 +182,7 @@ class Performer:
                 report = await self._hosts.measure(
                     effect.address,
                     model_digest=effect.key.model_digest,
-                    layout=from_layout(effect.layout),
+                    layout=codecs.LAYOUT.to_proto(effect.layout),
                     peers=peers,
                     origin=from_origin(effect.origin),
                 )
@@ -193,7 +194,8 @@ class Performer:
             fault = fault_of(error)
             await self._loop.post(MeasureFailed(node_id=effect.node_id, key=effect.key, fault=fault))
         else:
-            await self._loop.post(LayoutMeasured(node_id=effect.node_id, key=effect.key, report=to_report(report)))
+            counted = MEMORY_REPORT.from_proto(report)
+            await self._loop.post(LayoutMeasured(node_id=effect.node_id, key=effect.key, report=counted))
 
     async def _start(self, effect: StartRunner) -> None:
         record = effect.record
@@ -202,7 +204,7 @@ class Performer:
             placement=cluster_pb2.PlacementRef(placement_id=record.placement_id, generation=record.generation),
             model_name=record.model_name,
             model_digest=record.model_digest,
-            layout=from_layout(record.layout),
+            layout=codecs.LAYOUT.to_proto(record.layout),
             planned=planned_on(record) if record.planned is not None else None,
             origin=from_origin(effect.origin),
             asked=from_asked(record.asked),

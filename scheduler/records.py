@@ -1,5 +1,6 @@
 """Records of the store, as JSON that only grows. Unknown fields of a newer build are ignored."""
 
+from dataclasses import fields
 from typing import Any
 
 import orjson
@@ -7,32 +8,21 @@ import orjson
 from common.errors import InvalidRequest
 from common.spec import codecs
 from common.spec.layout import Layout
+from scheduler.converters import MEMORY_REPORT
 from scheduler.core.sizes.margins import LOADS_KEPT, MarginKey, Margins
 from scheduler.core.values.asked import Asked
 from scheduler.core.values.constraint_fields import FIELD_NAMES, parse_constraints, written_constraints
 from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.desired import DesiredPlacement, Phase
-from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.values.memory import MemoryReport
 from scheduler.core.values.routing_table import ModelAlias
 
 
 def encode(record: DesiredPlacement) -> str:
     """Return a record as JSON."""
-    fields = {
-        "placement_id": record.placement_id,
-        "generation": record.generation,
-        "phase": record.phase,
-        "spec_digest": record.spec_digest,
-        "node_id": record.node_id,
-        "model_name": record.model_name,
-        "model_digest": record.model_digest,
-        "layout": codecs.LAYOUT.to_json(record.layout),
-        "planned": record.planned,
-        "keep_alive_ms": record.keep_alive_ms,
-        "keep_alive_heard": record.keep_alive_heard,
-        "asked": record.asked,
-    }
-    return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()
+    written = {field.name: getattr(record, field.name) for field in fields(record)}
+    written |= {"spec_digest": record.spec_digest, "layout": codecs.LAYOUT.to_json(record.layout)}
+    return orjson.dumps(written, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def decode(text: str | bytes) -> DesiredPlacement:
@@ -136,25 +126,10 @@ def _layout(fields: dict[str, Any]) -> Layout:
 
 
 def _report(fields: dict[str, Any]) -> MemoryReport:
-    return MemoryReport(
-        origin=MemoryOrigin(fields["origin"]),
-        devices=tuple(_bytes(one) for one in fields["devices"]),
-        host=_bytes(fields["host"]),
-    )
-
-
-def _bytes(fields: dict[str, Any]) -> DeviceBytes:
-    return DeviceBytes(
-        device_id=str(fields["device_id"]),
-        weights_bytes=int(fields["weights_bytes"]),
-        cache_bytes=int(fields["cache_bytes"]),
-        graph_bytes=int(fields["graph_bytes"]),
-        layer_weights_bytes=tuple(int(count) for count in fields.get("layer_weights_bytes", ())),
-        layer_cache_bytes=tuple(int(count) for count in fields.get("layer_cache_bytes", ())),
-        input_weights_bytes=int(fields.get("input_weights_bytes", 0)),
-        projector_bytes=int(fields.get("projector_bytes", 0)),
-        node_id=str(fields.get("node_id", "")),
-    )
+    for part in (*fields["devices"], fields["host"]):
+        for name in ("device_id", "weights_bytes", "cache_bytes", "graph_bytes"):
+            part[name]  # likewise
+    return MEMORY_REPORT.from_json(fields)
 
 
 def encode_drain(budget_s: float) -> str:

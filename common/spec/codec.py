@@ -81,9 +81,16 @@ class Codec(Generic[ValueT, MessageT]):
     """
 
     def __init__(
-        self, value: type[ValueT], message: type[MessageT], *, nested: "Mapping[str, Inner] | None" = None
+        self,
+        value: type[ValueT],
+        message: type[MessageT],
+        *,
+        nested: "Mapping[str, Inner] | None" = None,
+        partial: bool = False,
     ) -> None:
         """Compile the table. `nested` are the codecs of enumerations and messages among the fields.
+
+        `partial`: the table has the fields that mean the same on both sides; each call gives the others.
 
         Raises:
             TypeError: a field is missing on one side, or has two defaults.
@@ -93,33 +100,51 @@ class Codec(Generic[ValueT, MessageT]):
         title = f"{value.__name__} and {message.DESCRIPTOR.full_name}"
         declared = {one.name: one for one in message.DESCRIPTOR.fields}
         kept = {one.name: one for one in fields(value) if "local" not in one.metadata}
-        if differing := sorted({*kept} ^ {*declared}):
+        if not partial and (differing := sorted({*kept} ^ {*declared})):
             raise TypeError(f"{title} differ in {', '.join(differing)}")
-        self._columns = {name: _column(field, nested or {}) for name, field in declared.items()}
+        codecs, empty = nested or {}, message()
+        self._columns: dict[str, _Column] = {}
+        for name in (one for one in declared if one in kept and (not partial or _is_known(declared[one], codecs))):
+            column, default = _column(declared[name], codecs), kept[name].default
+            if default is MISSING or column.is_optional or default == column.read(getattr(empty, name)):
+                self._columns[name] = column
+            elif not partial:
+                raise TypeError(f"{title} differ in what no {name} means")
+        self._unread = kept.keys() - self._columns.keys()
+        self._unwritten = self._unread & declared.keys()
         # Every request and every report is converted, so the loops over these have no look-ups.
         self._reads = tuple((name, one.is_optional, one.read) for name, one in self._columns.items())
         self._writes = tuple((name, one.write) for name, one in self._columns.items())
-        empty = message()
-        for name, column in self._columns.items():
-            default = kept[name].default
-            if default is not MISSING and not column.is_optional and default != column.read(getattr(empty, name)):
-                raise TypeError(f"{title} differ in what no {name} means")
 
-    def from_proto(self, message: MessageT) -> ValueT:
-        """Convert a message; fields that only a newer peer knows are left out."""
+    def from_proto(self, message: MessageT, **others: Any) -> ValueT:
+        """Convert a message; fields that only a newer peer knows are left out. `others` are taken as they are.
+
+        Raises:
+            TypeError: a field of the value is neither in the table nor given.
+        """
+        if lacking := self._unread - others.keys():
+            raise TypeError(f"{self.value.__name__} lacks {', '.join(sorted(lacking))}")
         given: dict[str, Any] = {}
         for name, is_optional, read in self._reads:
             if not is_optional or message.HasField(name):
                 found = getattr(message, name)
                 given[name] = found if read is _same else read(found)
+        given.update(others)
         return self.value(**given)
 
-    def to_proto(self, value: ValueT) -> MessageT:
-        """Convert a value; every field is set, except those that are None."""
+    def to_proto(self, value: ValueT, **others: Any) -> MessageT:
+        """Convert a value; every field is set, except those that are None. `others` are set as they are.
+
+        Raises:
+            TypeError: a field that both sides have is neither in the table nor given.
+        """
+        if lacking := self._unwritten - others.keys():
+            raise TypeError(f"{self.message.DESCRIPTOR.name} lacks {', '.join(sorted(lacking))}")
         given: dict[str, Any] = {}
         for name, write in self._writes:
             found = getattr(value, name)
             given[name] = found if write is _same else write(found)
+        given.update(others)
         return self.message(**given)
 
     def from_json(self, content: Mapping[str, Any]) -> ValueT:
@@ -139,6 +164,12 @@ class Codec(Generic[ValueT, MessageT]):
 
 Convert = Callable[[Any], Any]
 Inner = EnumCodec[Any] | Codec[Any, Any]
+
+
+def _is_known(field: Any, nested: Mapping[str, Inner]) -> bool:
+    """Return True if a field needs no codec, or has one."""
+    is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+    return field.name in nested or is_map or (field.message_type is None and field.enum_type is None)
 
 
 def _column(field: Any, nested: Mapping[str, Inner]) -> _Column:

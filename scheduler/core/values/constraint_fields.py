@@ -147,6 +147,11 @@ FIELD_NAMES = tuple(_PARSERS)
 _FIELDS = {_WRITTEN.get(field.name, field.name): field for field in fields(Constraints)}
 
 
+def parse_constraint(name: str, value: object) -> Any:
+    """Parse one constraint that there is; raises as `parse_constraints`."""
+    return _PARSERS[name](name, value)
+
+
 def parse_constraints(written: Mapping[str, object]) -> Constraints:
     """Parse constraints as operators write them; a null counts as absent.
 

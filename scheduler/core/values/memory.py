@@ -52,7 +52,7 @@ class MemoryReport:
 
     origin: MemoryOrigin
     devices: tuple[DeviceBytes, ...]
-    host: DeviceBytes
+    host: DeviceBytes = DeviceBytes()
 
     @property
     def total_bytes(self) -> int:

@@ -196,7 +196,8 @@ class NodeView:
     tunnel_certificate: bytes = b""  # by which other nodes know it when it borrows
     models_free_bytes: int = 0  # what its store may still take; 0: nothing, or it is read-only
 
-    cache: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # of `cached_per_view`
+    # Of `cached_per_view`.
+    cache: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False, metadata={"local": True})
 
     def device(self, device_id: str) -> DeviceView | None:
         """Return the device of this id, if the node has it."""

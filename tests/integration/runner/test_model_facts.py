@@ -10,7 +10,7 @@ from google.protobuf import json_format
 from common.spec.layout import Layout
 from protos import cluster_pb2
 from runner.inspect import describe_file
-from scheduler.converters import to_facts, to_report
+from scheduler.converters import MEMORY_REPORT, to_facts
 from scheduler.core.sizes.estimate import cache_bytes
 from tests.integration.runner.conftest import Zoo
 
@@ -24,7 +24,7 @@ def test_weights_and_cache_by_the_header_are_those_that_the_engine_counts(zoo: Z
     path = zoo(model)
     command = [sys.executable, "-m", "runner", "measure", "--model", str(path), "--layout", LAYOUT_JSON]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    host = to_report(json_format.Parse(answer.stdout, cluster_pb2.MemoryReport())).host
+    host = MEMORY_REPORT.from_proto(json_format.Parse(answer.stdout, cluster_pb2.MemoryReport())).host
     facts = to_facts(describe_file(path))
     assert sum(facts.layer_weights_bytes) + facts.input_weights_bytes == host.weights_bytes
     # The output layer's entry is what the runner keeps beside the cache: output rows, copies of prompts.

@@ -5,16 +5,15 @@ import pytest
 
 from common.errors import InternalError, ModelUnavailable, error_types
 from common.seen_inventory import Laid
+from common.spec import codecs
 from common.spec.layout import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
 from protos import cluster_pb2, discovery_pb2
 from scheduler.converters import (
+    MEMORY_REPORT,
     error_of,
     fault_of,
-    from_layout,
-    from_report,
     to_layout,
     to_nodes,
-    to_report,
     to_runner,
 )
 from scheduler.core.values.desired import DesiredPlacement, Phase
@@ -75,11 +74,11 @@ REPORT = MemoryReport(
     "layout", [LAYOUT, SPREAD_OUT, LAYOUT.without_devices(), Layout(context_tokens=1, slots=1, batch_tokens=1)]
 )
 def test_a_layout_crosses_unchanged(layout: Layout) -> None:
-    assert to_layout(from_layout(layout)) == layout
+    assert to_layout(codecs.LAYOUT.to_proto(layout)) == layout
 
 
 def test_a_report_crosses_unchanged() -> None:
-    assert to_report(from_report(REPORT)) == REPORT
+    assert MEMORY_REPORT.from_proto(MEMORY_REPORT.to_proto(REPORT)) == REPORT
 
 
 @pytest.mark.parametrize("planned", [None, REPORT])
@@ -178,7 +177,7 @@ def test_a_runners_error_keeps_its_reason_and_the_sizes_that_failed() -> None:
     status = cluster_pb2.RunnerStatus(state=cluster_pb2.RUNNER_STATE_ERROR)
     status.error.reason = "insufficient_memory"
     status.error.message = "no room for the cache"
-    status.error.attempted.CopyFrom(from_report(REPORT))
+    status.error.attempted.CopyFrom(MEMORY_REPORT.to_proto(REPORT))
     fault = to_runner(cluster_pb2.RunnerRecord(status=status)).fault
     assert fault == Fault(reason="insufficient_memory", message="no room for the cache", attempted=REPORT)
 

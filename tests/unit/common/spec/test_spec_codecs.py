@@ -127,3 +127,21 @@ def test_two_defaults_of_one_field_are_an_error_at_import() -> None:
 
     with pytest.raises(TypeError, match="differ in what no scale means"):
         Codec(Loud, cluster_pb2.Adapter)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    name: str
+    layout: str = ""  # a message in the proto
+    more: int = 0
+
+
+def test_a_partial_codec_converts_what_is_alike_and_is_given_the_rest() -> None:
+    codec = Codec(Part, cluster_pb2.RunnerRecord, nested={}, partial=True)
+    with pytest.raises(TypeError, match="lacks layout, more, name"):
+        codec.from_proto(cluster_pb2.RunnerRecord())
+    files = Codec(Part, cluster_pb2.Model, partial=True)
+    assert files.from_proto(cluster_pb2.Model(name="m"), layout="l", more=2) == Part(name="m", layout="l", more=2)
+    assert files.to_proto(Part(name="m"), digest="d") == cluster_pb2.Model(name="m", digest="d")
+    with pytest.raises(TypeError, match="RunnerRecord lacks layout"):
+        codec.to_proto(Part(name="m"))
