@@ -13,6 +13,7 @@ from protos import scheduler_pb2
 from scheduler import metrics
 from scheduler.converters import error_of
 from scheduler.core.state.effects import (
+    Answer,
     AnswerAlias,
     AnswerConstraints,
     AnswerDrain,
@@ -141,9 +142,7 @@ class Callers:
         else:
             caller.answer(outcome)
 
-    def answer_question(
-        self, effect: AnswerUnloading | AnswerConstraints | AnswerExplained | AnswerDrain | AnswerAlias
-    ) -> None:
+    def answer_question(self, effect: Answer) -> None:
         """Answer a caller's question."""
         if (caller := self._questions.get(effect.caller_id)) is None:
             return

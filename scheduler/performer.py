@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import assert_never
 
 from common.errors import ModelUnavailable, PunaError
 from common.grpc.client import open_channel
@@ -18,15 +17,10 @@ from scheduler.callers import Callers
 from scheduler.converters import MEMORY_REPORT, fault_of, from_asked, from_origin, to_runner
 from scheduler.core.planning.lending import Loans
 from scheduler.core.state.effects import (
-    AnswerAlias,
-    AnswerConstraints,
-    AnswerDrain,
-    AnswerExplained,
     AnswerFailed,
     AnswerLoading,
     AnswerQueued,
     AnswerReady,
-    AnswerUnloading,
     AskRunner,
     CheckLeadership,
     ClearDevice,
@@ -35,14 +29,10 @@ from scheduler.core.state.effects import (
     Measure,
     Note,
     PublishRoutes,
-    RemoveDesired,
-    SaveAlias,
-    SaveConstraints,
-    SaveDesired,
-    SaveDrain,
-    SaveMargins,
     StartRunner,
     StopRunner,
+    Told,
+    Write,
 )
 from scheduler.core.state.events import (
     LayoutMeasured,
@@ -88,6 +78,9 @@ class Performer:
 
     def perform(self, effect: Effect) -> None:
         """Begin one effect."""
+        if isinstance(effect, Write):
+            self._writer.put(effect)
+            return
         match effect:
             case Measure():
                 attributes = {"puna.node": effect.node_id, "puna.digest": effect.key.model_digest}
@@ -106,8 +99,6 @@ class Performer:
                 self._spawn(self._ask(effect))
             case ClearDevice():
                 self._spawn(self._clear(effect))
-            case SaveDesired() | RemoveDesired() | SaveConstraints() | SaveMargins() | SaveDrain() | SaveAlias():
-                self._writer.put(effect)
             case DropLeadership():
                 self._leadership.drop(effect.high_water)
             case CheckLeadership():
@@ -115,20 +106,7 @@ class Performer:
             case _:
                 self._tell(effect)
 
-    def _tell(
-        self,
-        effect: AnswerQueued
-        | AnswerLoading
-        | AnswerReady
-        | AnswerFailed
-        | AnswerUnloading
-        | AnswerConstraints
-        | AnswerExplained
-        | AnswerDrain
-        | AnswerAlias
-        | PublishRoutes
-        | Note,
-    ) -> None:
+    def _tell(self, effect: Told) -> None:
         match effect:
             case AnswerQueued() | AnswerLoading():
                 self._callers.tell(effect)
@@ -137,14 +115,12 @@ class Performer:
             case AnswerFailed():
                 metrics.REFUSALS.labels(reason=effect.fault.reason).inc(len(effect.callers))
                 self._callers.answer_failed(effect)
-            case AnswerUnloading() | AnswerConstraints() | AnswerExplained() | AnswerDrain() | AnswerAlias():
-                self._callers.answer_question(effect)
             case PublishRoutes():
                 self._board.publish(effect)
             case Note():
                 _note(effect)
             case _:
-                assert_never(effect)
+                self._callers.answer_question(effect)
 
     def stop_commanding(self) -> None:
         """Drop all commands under way at the end of leadership. Loads continue at their hosts."""

@@ -14,6 +14,7 @@ from scheduler.core.state.effects import (
     SaveDesired,
     SaveDrain,
     SaveMargins,
+    Write,
 )
 from scheduler.core.state.events import Saved, SaveFailed
 from scheduler.core.values.faults import Fault
@@ -23,8 +24,6 @@ from scheduler.redis_store import RedisStore, StoreUnavailableError
 log = get_logger()
 
 WRITES_MAX = 4096
-
-Write = Save | RemoveDesired | SaveMargins
 
 
 class Writer:

@@ -41,7 +41,9 @@ from scheduler.core.state.effects import (
 from scheduler.core.state.events import (
     AliasesRead,
     AliasPut,
+    Call,
     CallerLeft,
+    Command,
     ConstraintsAsked,
     ConstraintsPut,
     CrashesBlamed,
@@ -57,6 +59,7 @@ from scheduler.core.state.events import (
     LeadershipLost,
     LendFailed,
     MeasureFailed,
+    Outcome,
     QueuesReported,
     RunnerAnswered,
     RunnerReported,
@@ -132,6 +135,12 @@ class SchedulerCore:
 
     def _take_in(self, event: Event, now_s: float) -> None:
         state = self.state
+        if isinstance(event, Call):
+            self._take_call(event, now_s)
+            return
+        if isinstance(event, Command):
+            self._take_command(event)
+            return
         match event:
             case InventorySeen():
                 state.observed.see_inventory(event.nodes, event.uptime_s, now_s, silent=event.silent)
@@ -141,30 +150,17 @@ class SchedulerCore:
                 see_lost(state, now_s)
             case InventoryLost():
                 state.observed.lose_inventory(now_s)
-            case LeadershipGained() | LeadershipLost():
-                self._take_leadership(event, now_s)
+            case LeadershipGained():
+                reconcile.gain(state, event, now_s)
+                state.leadership = LeaderTerm(fence=event.fence, leader_id=event.leader_id)
+            case LeadershipLost():
+                self._lose(event.why, now_s)
             case TimePassed():
                 pass
-            case EnsureRequested() | UnloadRequested() | CallerLeft() | ExplainAsked() | DeviceClearAsked():
-                self._take_call(event, now_s)
-            case ConstraintsAsked() | ConstraintsPut() | DrainAsked() | AliasPut() | AliasesRead():
-                self._take_command(event)
-            case QueuesReported() | CrashesBlamed():
-                self._take_report(event, now_s)
             case _:
                 self._take_outcome(event, now_s)
 
-    def _take_leadership(self, event: LeadershipGained | LeadershipLost, now_s: float) -> None:
-        match event:
-            case LeadershipGained():
-                reconcile.gain(self.state, event, now_s)
-                self.state.leadership = LeaderTerm(fence=event.fence, leader_id=event.leader_id)
-            case LeadershipLost():
-                self._lose(event.why, now_s)
-
-    def _take_call(
-        self, event: EnsureRequested | UnloadRequested | CallerLeft | ExplainAsked | DeviceClearAsked, now_s: float
-    ) -> None:
+    def _take_call(self, event: Call, now_s: float) -> None:
         match event:
             case EnsureRequested():
                 requests.ensure(self.state, event, now_s)
@@ -176,8 +172,12 @@ class SchedulerCore:
                 explaining.explain(self.state, event, now_s)
             case DeviceClearAsked():
                 clear_device(self.state, event)
+            case QueuesReported():
+                keeping.see_queues(self.state, event.gateway_id, event.waits_s, now_s)
+            case CrashesBlamed():
+                blame_request(self.state, event)
 
-    def _take_command(self, event: ConstraintsAsked | ConstraintsPut | DrainAsked | AliasPut | AliasesRead) -> None:
+    def _take_command(self, event: Command) -> None:
         match event:
             case ConstraintsAsked():
                 model_constraints.tell(self.state, event)
@@ -190,27 +190,7 @@ class SchedulerCore:
             case AliasesRead():
                 aliases.read(self.state, event)
 
-    def _take_report(self, event: QueuesReported | CrashesBlamed, now_s: float) -> None:
-        match event:
-            case QueuesReported():
-                keeping.see_queues(self.state, event.gateway_id, event.waits_s, now_s)
-            case CrashesBlamed():
-                blame_request(self.state, event)
-
-    def _take_outcome(
-        self,
-        event: RunnerAnswered
-        | LayoutMeasured
-        | MeasureFailed
-        | Saved
-        | SaveFailed
-        | RunnerReported
-        | StartFailed
-        | LendFailed
-        | StopDone
-        | StopFailed,
-        now_s: float,
-    ) -> None:
+    def _take_outcome(self, event: Outcome, now_s: float) -> None:
         state = self.state
         match event:
             case LayoutMeasured() | MeasureFailed():

@@ -240,31 +240,8 @@ class Note:
     fields: Mapping[str, object]
 
 
-# Their outcome comes back as an event.
-Save = SaveDesired | SaveConstraints | SaveDrain | SaveAlias
-Effect = (
-    AnswerQueued
-    | AnswerLoading
-    | AnswerReady
-    | AnswerFailed
-    | AnswerUnloading
-    | AnswerConstraints
-    | AnswerExplained
-    | AnswerDrain
-    | AnswerAlias
-    | SaveDrain
-    | SaveAlias
-    | SaveConstraints
-    | SaveMargins
-    | ClearDevice
-    | Measure
-    | SaveDesired
-    | RemoveDesired
-    | StartRunner
-    | StopRunner
-    | AskRunner
-    | PublishRoutes
-    | DropLeadership
-    | CheckLeadership
-    | Note
-)
+Answer = AnswerUnloading | AnswerConstraints | AnswerExplained | AnswerDrain | AnswerAlias  # to one question
+Told = AnswerQueued | AnswerLoading | AnswerReady | AnswerFailed | Answer | PublishRoutes | Note
+Save = SaveDesired | SaveConstraints | SaveDrain | SaveAlias  # their outcome comes back as an event
+Write = Save | RemoveDesired | SaveMargins
+Effect = Told | Write | Measure | StartRunner | StopRunner | AskRunner | ClearDevice | DropLeadership | CheckLeadership

@@ -247,22 +247,10 @@ class TimePassed:
     """A moment that the core asked for (`wake_at_s`) has come."""
 
 
-Event = (
-    InventorySeen
-    | InventoryLost
-    | EnsureRequested
-    | CallerLeft
-    | UnloadRequested
-    | ConstraintsAsked
-    | ConstraintsPut
-    | ExplainAsked
-    | QueuesReported
-    | CrashesBlamed
-    | DeviceClearAsked
-    | DrainAsked
-    | AliasPut
-    | AliasesRead
-    | LayoutMeasured
+Call = EnsureRequested | CallerLeft | UnloadRequested | ExplainAsked | DeviceClearAsked | QueuesReported | CrashesBlamed
+Command = ConstraintsAsked | ConstraintsPut | DrainAsked | AliasPut | AliasesRead
+Outcome = (
+    LayoutMeasured
     | MeasureFailed
     | Saved
     | SaveFailed
@@ -272,7 +260,5 @@ Event = (
     | LendFailed
     | StopDone
     | StopFailed
-    | LeadershipGained
-    | LeadershipLost
-    | TimePassed
 )
+Event = InventorySeen | InventoryLost | LeadershipGained | LeadershipLost | TimePassed | Call | Command | Outcome
