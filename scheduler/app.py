@@ -65,10 +65,10 @@ class SchedulerApp:
         self._loop = CoreLoop(self.core, clock, board, collector)
         metrics.INVENTORY_GAUGES.read_from(self._loop.inventory_age)
         metrics.STATE_GAUGES.read_from(lambda: samples(self.core.state, clock.now_s()))
-        board.read_promises(lambda: (promised_bytes(self.core.state), reserved_bytes(self.core.state)))
-        board.read_speeds(lambda: ranked_speeds(self.core.state))
-        board.read_drains(lambda: replicas_on_drained(self.core.state))
-        board.read_crash_rows(lambda: shown_rows(self.core.state, clock.now_s()))
+        board.read_promises = lambda: (promised_bytes(self.core.state), reserved_bytes(self.core.state))
+        board.read_speeds = lambda: ranked_speeds(self.core.state)
+        board.read_drains = lambda: replicas_on_drained(self.core.state)
+        board.read_crash_rows = lambda: shown_rows(self.core.state, clock.now_s())
         self._store = RedisStore(settings.redis_url, clock)
         self._server: GrpcServer = bind_server(
             settings.scheduler_listen,

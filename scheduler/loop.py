@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from common.clock import Clock
 from common.seen_inventory import SeenInventory
@@ -11,24 +10,15 @@ from common.telemetry.metrics import Sample
 from scheduler import metrics
 from scheduler.converters import to_nodes
 from scheduler.core.state.effects import Effect
-from scheduler.core.state.events import Event, InventorySeen, LeadershipGained, LeadershipLost, TimePassed
+from scheduler.core.state.events import Event, InventorySeen, LeadershipGained, TimePassed
 from scheduler.core.state_machine import SchedulerCore
 from scheduler.known_nodes import KnownNodes
+from scheduler.leadership import Leadership
 from scheduler.routes import RouteBoard
 
 EVENTS_MAX = 4096
 # An event loop cannot wait for ever ("inf" is a valid load timeout); looking once an hour costs nothing.
 WAIT_S_MAX = 3600.0
-
-
-class Term(Protocol):
-    """Term of leadership, as the loop needs it."""
-
-    def lapse(self) -> LeadershipLost | None:
-        """End a term whose time is up; None: it goes on, or there is none."""
-
-    def may_act(self, fence: int) -> bool:
-        """Return True if the term with this fence goes on."""
 
 
 class CoreLoop:
@@ -68,7 +58,7 @@ class CoreLoop:
         if not waiting:
             await self._events.put(None)
 
-    async def run(self, perform: Callable[[Effect], None], term: "Term") -> None:
+    async def run(self, perform: Callable[[Effect], None], term: Leadership) -> None:
         """Handle events until cancelled. A bug in the core ends the process: hosts and store rebuild its state.
 
         The term is looked at before every event: nothing is taken on by a leader whose time is up.

@@ -47,10 +47,12 @@ class RouteBoard:
         self._inventory: SeenInventory | None = None
         self._models_changes = 0
         self._heard_at_s: dict[str, tuple[cluster_pb2.Node, float]] = {}  # each node, and when it came
-        self._read_drains: Callable[[], dict[str, int]] = dict
-        self._read_crash_rows: Callable[[], Iterable[CrashRow]] = tuple
-        self._read_speeds: Callable[[], DeviceSpeeds] = dict
-        self._read_promises: Callable[[], tuple[DeviceBytes, DeviceBytes]] = lambda: ({}, {})
+        # Sources of what the core knows: replicas left on drained nodes, crashes in a row, speeds that rank devices, and
+        # promised and reserved bytes, by node and device.
+        self.read_drains: Callable[[], dict[str, int]] = dict
+        self.read_crash_rows: Callable[[], Iterable[CrashRow]] = tuple
+        self.read_speeds: Callable[[], DeviceSpeeds] = dict
+        self.read_promises: Callable[[], tuple[DeviceBytes, DeviceBytes]] = lambda: ({}, {})
         self.metrics_address = ""  # of this process's own page
         self.table: scheduler_pb2.RouteTable | None = None
 
@@ -86,22 +88,6 @@ class RouteBoard:
         self._details.complete(full)
         return _KnownModel(seen=seen, full=full, brief=without_details(full) if full.description.details_id else full)
 
-    def read_promises(self, read: Callable[[], tuple[DeviceBytes, DeviceBytes]]) -> None:
-        """Set the source of promised and reserved bytes, by node and device, for views."""
-        self._read_promises = read
-
-    def read_speeds(self, read: Callable[[], DeviceSpeeds]) -> None:
-        """Set the source of the speeds that devices are ranked by."""
-        self._read_speeds = read
-
-    def read_drains(self, read: Callable[[], dict[str, int]]) -> None:
-        """Set the source of the replicas left on drained nodes."""
-        self._read_drains = read
-
-    def read_crash_rows(self, read: Callable[[], Iterable[CrashRow]]) -> None:
-        """Set the source of the crashes in a row."""
-        self._read_crash_rows = read
-
     def inventory(self) -> discovery_pb2.Inventory:
         """Return the inventory of the decisions, with its present age and the promised bytes of each device."""
         shown = discovery_pb2.Inventory(scheduler_metrics_address=self.metrics_address)
@@ -109,10 +95,10 @@ class RouteBoard:
             return shown
         shown.version, shown.uptime_ms = self._inventory.version, self._inventory.uptime_ms
         shown.metrics_address = self._inventory.metrics_address
-        promised, reserved = self._read_promises()
-        speeds = self._read_speeds()
-        drains = self._read_drains()
-        rows = [self.crash_row(row) for row in self._read_crash_rows()]
+        promised, reserved = self.read_promises()
+        speeds = self.read_speeds()
+        drains = self.read_drains()
+        rows = [self.crash_row(row) for row in self.read_crash_rows()]
         for one in self._inventory.nodes:
             node = shown.nodes.add()
             node.CopyFrom(one)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from common.spec.layout import Layout
 from scheduler.core.planning.candidates import Placement
 from scheduler.core.planning.fitting import Fitting
+from scheduler.core.planning.refinement import Refinement
 from scheduler.core.sizes.rooms import BACKOFF_STEP
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.memory import MemoryReport
@@ -124,9 +125,10 @@ def _climb(fitting: Fitting, rounds: _Rounds, found: Layout | Unallocatable) -> 
     found = _best_fitting(fitting, rounds, found)
     while not rounds.are_over:
         layout = found if isinstance(found, Layout) else None
-        trial = fitting.better(layout, rounds.reports)
+        refinement = Refinement(fitting, rounds.reports)
+        trial = refinement.better(layout)
         if trial is None and layout is not None:
-            trial = fitting.faster(layout, rounds.reports)
+            trial = refinement.faster(layout)
         if trial is None:
             break
         report = rounds.report(trial)

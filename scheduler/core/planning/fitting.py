@@ -8,9 +8,8 @@ from scheduler.core.planning.candidates import Placement, PlacementRequest
 from scheduler.core.planning.device_sets import DeviceSet
 from scheduler.core.planning.known_reports import measure_key
 from scheduler.core.planning.layer_rooms import Beside, LayerRooms
-from scheduler.core.planning.refinement import Refinement, target_of
 from scheduler.core.sizes.estimate import layer_ranges
-from scheduler.core.sizes.graphs import GraphBounds, Graphs
+from scheduler.core.sizes.graphs import Graphs, kind_of
 from scheduler.core.sizes.layers import LayerSizes, sizes_by_report
 from scheduler.core.sizes.ledger import Kept, Need, needs_of
 from scheduler.core.sizes.rooms import Rooms
@@ -83,31 +82,6 @@ class Fitting:
     def _only_layout(self) -> Layout:
         return self.base.without_devices() if self.shape is Shape.CPU else self._layout(self._by_shares())
 
-    def better(self, layout: Layout | None, reports: Mapping[Layout, MemoryReport]) -> Layout | None:
-        """Return the next better layout that may fit, with graphs as small as they were ever seen."""
-        if self.shape in (Shape.CPU, Shape.EXPERTS_ON_HOST) or self.request.constraints.tensor_split:
-            return None
-        return self._refinement(reports).better(layout)
-
-    def faster(self, layout: Layout, reports: Mapping[Layout, MemoryReport]) -> Layout | None:
-        """Return a layout that is as good and takes clearly less time for a token."""
-        if self.shape not in (Shape.ONE_NODE, Shape.PARTIAL) or not self.speeds_known:
-            return None
-        if self.request.constraints.tensor_split or self.request.constraints.names_main_gpu:
-            return None
-        return self._refinement(reports).faster(layout)
-
-    def _refinement(self, reports: Mapping[Layout, MemoryReport]) -> Refinement:
-        return Refinement(
-            shape=self.shape,
-            space=self,
-            keys=[(node.id, device.id) for node, device in self.device_set.devices],
-            devices_min=self.devices_min,
-            in_any_order=self._in_any_order,
-            bounds=GraphBounds(reports, self.device_set.node.id),
-            reports=reports,
-        )
-
     def layer_bytes(self) -> Sequence[int]:
         """Return the bytes of each layer on a device, the output last."""
         return self.sizes.on_devices()
@@ -131,9 +105,9 @@ class Fitting:
 
     def worth(self, layout: Layout) -> tuple[int, ...]:
         """Rank by blocks on devices, without those with experts in host RAM, then the output, then few devices."""
-        blocks, has_output = target_of(layout)
-        fewer = -len(layout.devices) if self.shape is Shape.ONE_NODE and self._in_any_order else 0
-        return blocks - layout.experts_on_host, has_output, fewer
+        kind = kind_of(layout)
+        fewer = -len(layout.devices) if self.shape is Shape.ONE_NODE and self.in_any_order else 0
+        return kind.taken - kind.output - layout.experts_on_host, kind.output, fewer
 
     def offloaded(self, layout: Layout) -> int:
         """Count the layers on devices; experts that stay in host RAM reduce it."""
@@ -200,7 +174,7 @@ class Fitting:
         return split_layers(sizes, bins, self._filling(given))
 
     @property
-    def _in_any_order(self) -> bool:
+    def in_any_order(self) -> bool:
         """Return True if devices may be left out or reordered. Nodes stay together; to spread is to use them all."""
         return self.shape is not Shape.NODES and not self._is_spread
 

@@ -31,7 +31,7 @@ def test_devices_are_shown_with_what_is_promised_on_them_and_ages_as_of_now() ->
     device = cluster_pb2.Device(id="GPU-1", total_bytes=100, free_bytes=60)
     received = discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="n", devices=[device], report_age_ms=200)])
     board.see_inventory(Laid().take(received))
-    board.read_promises(lambda: ({("n", "GPU-1"): 40}, {("n", "GPU-1"): 7}))
+    board.read_promises = lambda: ({("n", "GPU-1"): 40}, {("n", "GPU-1"): 7})
     clock.time_s += 1.5
     (node,) = board.inventory().nodes
     assert node.report_age_ms == 1700
@@ -49,7 +49,7 @@ def test_crashes_in_a_row_are_shown_at_their_node_at_moments_of_the_wall_clock()
         model_name="m:latest", node_id="n", crashes=3, first_s=1.0, last_s=9.0, retry_at_s=11.0, excluded_until_s=None,
         error="signal 9",
     )  # fmt: skip
-    board.read_crash_rows(lambda: [row])
+    board.read_crash_rows = lambda: [row]
     before_s = clock.wall_unix_s()
     crashed, other = board.inventory().nodes
     (shown,) = crashed.crash_rows
@@ -100,7 +100,7 @@ def test_devices_are_shown_with_the_speed_that_ranks_them_and_where_it_comes_fro
     devices = [cluster_pb2.Device(id="GPU-1", speed_bytes_s=900), cluster_pb2.Device(id="GPU-2", speed_bytes_s=800)]
     received = discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="n", devices=devices)])
     board.see_inventory(Laid().take(received))
-    board.read_speeds(lambda: {("n", "GPU-1"): (550.0, SpeedSource.LIKE_DEVICES)})
+    board.read_speeds = lambda: {("n", "GPU-1"): (550.0, SpeedSource.LIKE_DEVICES)}
     shown = board.inventory().nodes[0].devices
     assert [(one.rank_bytes_s, one.rank_source, one.speed_bytes_s) for one in shown] == [
         (550, cluster_pb2.SPEED_SOURCE_LIKE_DEVICES, 900),
