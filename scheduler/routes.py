@@ -47,8 +47,8 @@ class RouteBoard:
         self._inventory: SeenInventory | None = None
         self._models_changes = 0
         self._heard_at_s: dict[str, tuple[cluster_pb2.Node, float]] = {}  # each node, and when it came
-        # Sources of what the core knows: replicas left on drained nodes, crashes in a row, speeds that rank devices, and
-        # promised and reserved bytes, by node and device.
+        # Sources of what the core knows: replicas left on drained nodes, crashes in a row, and by node and device the
+        # speeds that rank, and promised and reserved bytes.
         self.read_drains: Callable[[], dict[str, int]] = dict
         self.read_crash_rows: Callable[[], Iterable[CrashRow]] = tuple
         self.read_speeds: Callable[[], DeviceSpeeds] = dict

@@ -17,7 +17,6 @@ from scheduler.core.state.replicas import serving_replicas
 from scheduler.core.state.shared_files import keeping_of
 from scheduler.core.stopping.stopping import order_stop
 from scheduler.core.values.faults import node_not_found, unavailable
-from scheduler.core.values.routing_table import find_model
 from scheduler.core.values.view import SERVING_STATES, RunnerView
 
 NODE_DRAIN_S = 300.0  # so long sequences may go on on a node that is drained, unless a command sets another time
@@ -118,7 +117,7 @@ def _has_gone_elsewhere(state: ClusterState, drain: NodeDrain, runner: RunnerVie
         return True
     if any(job.model_digest == digest for job in state.jobs.values()):
         return False
-    model = find_model(tuple(state.observed.nodes.values()), runner.model_name)
+    model = state.model_named(runner.model_name)
     if digest in drain.tried or model is None or model.error:
         return True
     drain.tried.add(digest)

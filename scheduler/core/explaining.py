@@ -25,7 +25,7 @@ from scheduler.core.values.asked import Asked, wanted_context_tokens
 from scheduler.core.values.constraint_origins import applied_constraints
 from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints
 from scheduler.core.values.faults import Fault, bad_model_file, invalid_value, model_not_found, unavailable
-from scheduler.core.values.routing_table import device_names, find_model, with_tag
+from scheduler.core.values.routing_table import device_names, with_tag
 from scheduler.core.values.view import ModelFile
 
 MEASURING = "measuring"
@@ -46,7 +46,7 @@ def answer_questions(state: ClusterState, now_s: float) -> None:
 
 
 def _answer(state: ClusterState, event: ExplainAsked, now_s: float, *, is_last_moment: bool) -> bool:
-    model = find_model(tuple(state.observed.nodes.values()), event.model_name)
+    model = state.model_named(event.model_name)
     fault = _why_not(state, model, event.model_name)
     if fault is not None or model is None:
         fault = fault or model_not_found(event.model_name)

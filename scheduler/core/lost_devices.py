@@ -15,7 +15,6 @@ from scheduler.core.state.load_jobs import ON_HOST
 from scheduler.core.stopping.stopping import order_stop
 from scheduler.core.values.constraints import label_means
 from scheduler.core.values.faults import device_not_found, invalid_value, unavailable
-from scheduler.core.values.routing_table import find_model
 from scheduler.core.values.view import SERVING_STATES, NodeView, cached_per_view
 
 DEVICE_LOST_S = 5.0  # until a lost device of a node that reports counts as gone
@@ -73,7 +72,7 @@ def clear_device(state: ClusterState, event: DeviceClearAsked) -> None:
     if state.leadership is None:
         fault = unavailable(state.no_leader_why)
     elif not found:
-        model = find_model(tuple(state.observed.nodes.values()), event.label)
+        model = state.model_named(event.label)
         fault = device_not_found(event.label, model_name=model.name if model is not None else "")
     elif len(found) > 1:
         names = ", ".join(f"{node.id}/{device.id}" for node, device in found)

@@ -168,18 +168,6 @@ def reconcile(state: ClusterState, now_s: float) -> None:
                 state.lost_since_s.setdefault(record.placement_id, now_s)
 
 
-def _save(state: ClusterState, record: DesiredPlacement) -> None:
-    assert state.leadership is not None, "only a leader writes"
-    state.desired[record.placement_id] = record
-    state.emit(SaveDesired(fence=state.leadership.fence, record=record))
-
-
-def _remove(state: ClusterState, record: DesiredPlacement) -> None:
-    assert state.leadership is not None, "only a leader writes"
-    state.forget_desired(record.placement_id)
-    state.emit(RemoveDesired(fence=state.leadership.fence, placement_id=record.placement_id))
-
-
 def _adopt(state: ClusterState, loading: set[str]) -> None:
     for node_id, runner in state.observed.replicas():
         if runner.placement_id in loading or runner.placement_id in state.stops or not runner.placement_id:
@@ -189,8 +177,7 @@ def _adopt(state: ClusterState, loading: set[str]) -> None:
             continue
         if runner.state in SERVING_STATES:
             state.note("replica.adopted", model=runner.model_name, placement=runner.placement_id, node=node_id)
-            _save(
-                state,
+            state.save_record(
                 DesiredPlacement(
                     placement_id=runner.placement_id,
                     generation=runner.generation,
@@ -209,12 +196,12 @@ def _forget_in_time(state: ClusterState, record: DesiredPlacement, now_s: float)
     if now_s >= since_s + NODE_FORGOTTEN_S and state.observed.frozen_since_s is None:
         state.desired_unseen_since_s.pop(record.placement_id)
         state.note("replica.forgotten", model=record.model_name, placement=record.placement_id, node=record.node_id)
-        _remove(state, record)
+        state.remove_record(record.placement_id)
 
 
 def _resume_start(state: ClusterState, record: DesiredPlacement, runner: RunnerView | None, now_s: float) -> None:
     if runner is not None and runner.state in SERVING_STATES:
-        _save(state, record.in_phase(Phase.RUNNING))
+        state.save_record(record.in_phase(Phase.RUNNING))
         return
     if (runner is not None and runner.state not in STARTING_STATES) or not state.observed.is_current(record.node_id):
         return
@@ -223,7 +210,7 @@ def _resume_start(state: ClusterState, record: DesiredPlacement, runner: RunnerV
     is_drained = not state.drains.keys().isdisjoint(nodes_of(record.node_id, record.layout))
     has_room = runner is not None or (not is_drained and _has_room(state, node, needs or ()))
     if needs is None or record.planned is None or not has_room:
-        _remove(state, record)
+        state.remove_record(record.placement_id)
         return
     state.jobs_begun += 1
     job = LoadJob(
@@ -283,14 +270,14 @@ def _check_running(state: ClusterState, record: DesiredPlacement, runner: Runner
         )  # fmt: skip
         see_crash(state, record, fault, now_s)
         state.lost_since_s[record.placement_id] = now_s
-        _save(state, record.in_phase(Phase.LOST))
+        state.save_record(record.in_phase(Phase.LOST))
 
 
 def _resume_stop(state: ClusterState, record: DesiredPlacement, runner: RunnerView | None, now_s: float) -> None:
     if not state.observed.is_current(record.node_id):
         return
     if runner is None or runner.state is RunnerState.ERROR:
-        _remove(state, record)
+        state.remove_record(record.placement_id)
     else:
         order_stop(state, record.placement_id, reason="resumed", now_s=now_s)
 

@@ -7,8 +7,6 @@ from scheduler.core.state.effects import (
     AnswerLoading,
     AnswerQueued,
     AnswerReady,
-    RemoveDesired,
-    SaveDesired,
 )
 from scheduler.core.state.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState
 from scheduler.core.state.replicas import serving_replicas, will_do
@@ -82,17 +80,13 @@ def _end_record(state: ClusterState, job: LoadJob, record: DesiredPlacement) -> 
     if job.own is None or state.leadership is None:
         forget(state, record.placement_id)
         return
-    state.desired[record.placement_id] = lost = record.in_phase(Phase.LOST)
-    state.emit(SaveDesired(fence=state.leadership.fence, record=lost))
+    state.save_record(record.in_phase(Phase.LOST))
 
 
 def forget(state: ClusterState, placement_id: str) -> None:
     """Drop the record of a placement. A runner that appears all the same is adopted."""
-    if placement_id not in state.desired:
-        return
-    state.forget_desired(placement_id)
-    if state.leadership is not None:
-        state.emit(RemoveDesired(fence=state.leadership.fence, placement_id=placement_id))
+    if placement_id in state.desired:
+        state.remove_record(placement_id)
 
 
 def end_served(state: ClusterState, now_s: float) -> None:
@@ -146,7 +140,5 @@ def _write_keep_alive(state: ClusterState, runner: RunnerView, keep_alive_ms: in
     if record is None or state.leadership is None or record.generation != runner.generation:
         return
     newer = record.with_keep_alive(keep_alive_ms, runner.keep_alive_requests)
-    if newer == record:
-        return
-    state.desired[runner.placement_id] = newer
-    state.emit(SaveDesired(fence=state.leadership.fence, record=newer))
+    if newer != record:
+        state.save_record(newer)

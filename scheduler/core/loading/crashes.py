@@ -66,8 +66,7 @@ def _forget_old(state: ClusterState, now_s: float) -> None:
 
 
 def _ask_for_more(state: ClusterState, record: DesiredPlacement, part: DeviceBytes) -> None:
-    node = state.node(part.node_id or record.node_id)
-    device = node.device(part.device_id) if node is not None else None
+    device = state.device(part.node_id or record.node_id, part.device_id)
     if device is not None:
         graph_and_cache = part.graph_bytes + part.cache_bytes
         keep(

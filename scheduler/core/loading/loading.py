@@ -29,7 +29,7 @@ from scheduler.core.room.blockers import holders, names_text, preempt_cheapest, 
 from scheduler.core.room.evictable import STARVE_S
 from scheduler.core.room.snapshot import cluster_view, without_promised_room
 from scheduler.core.state.cluster_state import ClusterState
-from scheduler.core.state.effects import Measure, SaveDesired
+from scheduler.core.state.effects import Measure
 from scheduler.core.state.load_jobs import UNPLACED, LoadJob, LoadState
 from scheduler.core.state.replicas import serving_replicas
 from scheduler.core.stopping.stopping import order_stop, still_hold_what_is_needed
@@ -274,9 +274,8 @@ def _write_down(state: ClusterState, job: LoadJob, placement: Placement, now_s: 
         keep_alive_ms=job.keep_alive_ms,
         asked=job.target.asked,
     )
-    state.desired[job.record.placement_id] = job.record
     job.move(LoadState.PLANNED, now_s)
-    state.emit(SaveDesired(fence=state.leadership.fence, record=job.record))
+    state.save_record(job.record)
     state.note(
         "model.placed",
         model=job.model_name,

@@ -29,7 +29,6 @@ from scheduler.core.values.faults import (
     queue_full,
     unavailable,
 )
-from scheduler.core.values.routing_table import find_model
 from scheduler.core.values.view import ModelFile
 
 
@@ -43,7 +42,7 @@ def ensure(state: ClusterState, event: EnsureRequested, now_s: float) -> None:
 
     An operator's load forgets the model's crashes first.
     """
-    model = find_model(tuple(state.observed.nodes.values()), event.model_name)
+    model = state.model_named(event.model_name)
     fault = _why_not(state, model, event.model_name)
     if fault is not None or model is None:
         state.refuse(event.caller_id, fault or model_not_found(event.model_name))
@@ -221,7 +220,7 @@ def unload(state: ClusterState, event: UnloadRequested, now_s: float) -> None:
 
     A load with callers continues, and its replica stops when their requests have ended.
     """
-    model = find_model(tuple(state.observed.nodes.values()), event.model_name)
+    model = state.model_named(event.model_name)
     if model is None:
         state.refuse(event.caller_id, _why_not(state, None, event.model_name) or model_not_found(event.model_name))
         return

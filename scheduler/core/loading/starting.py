@@ -15,7 +15,7 @@ from scheduler.core.loading.fetch_failures import is_of_fetch, on_fetch_failed, 
 from scheduler.core.planning.lending import LenderGone, lenders_of, loans_for
 from scheduler.core.sizes.rooms import BACKOFF_STEP
 from scheduler.core.state.cluster_state import NO_FAILURES, ClusterState
-from scheduler.core.state.effects import AnswerReady, DropLeadership, SaveDesired, StartRunner
+from scheduler.core.state.effects import AnswerReady, DropLeadership, StartRunner
 from scheduler.core.state.events import LendFailed, StartFailed
 from scheduler.core.state.growth import superseded_by
 from scheduler.core.state.load_jobs import (
@@ -154,8 +154,7 @@ def _ready(state: ClusterState, job: LoadJob, runner: RunnerView, now_s: float) 
     model.failures = NO_FAILURES
     learn(state, job.record, runner)
     record = replace(job.record, phase=Phase.RUNNING, keep_alive_ms=job.keep_alive_ms, keep_alive_heard=0)
-    state.desired[record.placement_id] = record
-    state.emit(SaveDesired(fence=state.leadership.fence, record=record))
+    state.save_record(record)
     state.note(
         "model.ready", model=job.model_name, placement=record.placement_id, node=record.node_id,
         load_s=round(now_s - job.created_s, 3), attempts=job.failed.count + 1, callers=len(job.callers),

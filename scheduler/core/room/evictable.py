@@ -169,8 +169,7 @@ def _by_pool(state: ClusterState, held: Iterable[tuple[str, str, int]]) -> dict[
     pools: dict[PoolKey, int] = {}
     on_host: dict[PoolKey, int] = {}
     for node_id, device_id, count in held:
-        node = state.node(node_id)
-        device = node.device(device_id) if node is not None else None
+        device = state.device(node_id, device_id)
         if device is None or count == 0:
             continue
         kind = on_host if device.kind is DeviceKind.CPU else pools

@@ -95,10 +95,10 @@ def _loads_elsewhere(state: ClusterState, job: LoadJob) -> tuple[set[PoolKey], d
 def _device_pools(state: ClusterState, node_id: str, layout: Layout) -> set[PoolKey]:
     pools: set[PoolKey] = set()
     for layers in layout.devices:
-        owner = state.node(layers.node_id or node_id)
-        device = owner.device(layers.device_id) if owner is not None else None
-        if owner is not None and device is not None:
-            pools.add((owner.id, device.pool_id))
+        owner_id = layers.node_id or node_id
+        device = state.device(owner_id, layers.device_id)
+        if device is not None:
+            pools.add((owner_id, device.pool_id))
     return pools
 
 

@@ -10,7 +10,7 @@ from scheduler.core.state.cluster_state import ClusterState
 from scheduler.core.state.effects import AnswerAlias, SaveAlias
 from scheduler.core.state.events import AliasesRead, AliasPut
 from scheduler.core.values.faults import Fault, invalid_value, model_not_found, unavailable
-from scheduler.core.values.routing_table import ModelAlias, find_model, with_tag
+from scheduler.core.values.routing_table import ModelAlias, with_tag
 
 # Far more than people name; the whole table goes to every gateway with every change of a route.
 ALIASES_MAX = 1024
@@ -103,12 +103,12 @@ def _why_not(state: ClusterState, name: str, target: str) -> Fault | None:
         return invalid_value(f"more than {ALIASES_MAX} aliases")
     if not state.observed.was_seen:
         return unavailable("the inventory is not known yet")
-    if find_model(tuple(state.observed.nodes.values()), target) is None:
+    if state.model_named(target) is None:
         return model_not_found(target)
     return None
 
 
 def _model_name(state: ClusterState, written: str) -> str:
-    model = find_model(tuple(state.observed.nodes.values()), written)
+    model = state.model_named(written)
     assert model is not None  # checked before
     return model.name

@@ -10,7 +10,7 @@ from common.spec.layout import Layout
 from scheduler.core.planning.candidates import MeasureKey, Placement, Refusal
 from scheduler.core.sizes.ledger import Promise
 from scheduler.core.sizes.margins import NO_MARGINS, Margins
-from scheduler.core.state.effects import AnswerFailed, Effect, Note
+from scheduler.core.state.effects import AnswerFailed, Effect, Note, RemoveDesired, SaveDesired
 from scheduler.core.state.events import ExplainAsked
 from scheduler.core.state.load_jobs import LoadJob, restart_pause_s
 from scheduler.core.state.observed import Observed
@@ -21,8 +21,8 @@ from scheduler.core.values.faults import Fault
 from scheduler.core.values.keep_alive import TrackedReplica
 from scheduler.core.values.memory import MemoryReport
 from scheduler.core.values.policy import Policy
-from scheduler.core.values.routing_table import ModelAlias, ModelRoute
-from scheduler.core.values.view import NodeView
+from scheduler.core.values.routing_table import ModelAlias, ModelRoute, find_model
+from scheduler.core.values.view import DeviceView, ModelFile, NodeView
 
 FORGOTTEN_MAX = 1024
 
@@ -200,6 +200,18 @@ class ClusterState:
         while len(self.forgotten) > FORGOTTEN_MAX:
             del self.forgotten[next(iter(self.forgotten))]
 
+    def save_record(self, record: DesiredPlacement) -> None:
+        """Put a record in place of the one before, and have it written. Only a leader writes."""
+        assert self.leadership is not None, "only a leader writes"
+        self.desired[record.placement_id] = record
+        self.emit(SaveDesired(fence=self.leadership.fence, record=record))
+
+    def remove_record(self, placement_id: str) -> None:
+        """Drop the record of a placement here, and in the store if this scheduler leads."""
+        self.forget_desired(placement_id)
+        if self.leadership is not None:
+            self.emit(RemoveDesired(fence=self.leadership.fence, placement_id=placement_id))
+
     def emit(self, effect: Effect) -> None:
         """Ask the shell for something."""
         self.effects.append(effect)
@@ -215,6 +227,15 @@ class ClusterState:
     def node(self, node_id: str) -> NodeView | None:
         """Return a node by id."""
         return self.observed.nodes.get(node_id)
+
+    def device(self, node_id: str, device_id: str) -> DeviceView | None:
+        """Return a device by the ids of its node and its own."""
+        node = self.node(node_id)
+        return node.device(device_id) if node is not None else None
+
+    def model_named(self, name: str) -> ModelFile | None:
+        """Return the file of a name: a usable one before a broken one, then the newest."""
+        return find_model(tuple(self.observed.nodes.values()), name)
 
     def jobs_by_age(self) -> list[LoadJob]:
         """Return the loads, oldest first: the order in which they are served."""

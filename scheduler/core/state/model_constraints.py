@@ -12,7 +12,7 @@ from scheduler.core.values.asked import Asked, chosen_context_tokens
 from scheduler.core.values.constraint_origins import defaults_for
 from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints, ModelConstraints, unmatched
 from scheduler.core.values.faults import Fault, invalid_value, unavailable
-from scheduler.core.values.routing_table import find_model, with_tag
+from scheduler.core.values.routing_table import with_tag
 from scheduler.core.values.view import ModelFile
 
 MODELS_MAX = 4096
@@ -114,7 +114,7 @@ def on_saved(state: ClusterState, save: SaveConstraints) -> None:
 
 
 def _known_name(state: ClusterState, written: str) -> str:
-    model = find_model(tuple(state.observed.nodes.values()), written)
+    model = state.model_named(written)
     return model.name if model is not None else with_tag(written)
 
 

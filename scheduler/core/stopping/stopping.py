@@ -17,7 +17,7 @@ from scheduler.core.planning.candidates import Placement
 from scheduler.core.sizes.ledger import METAL_BACKENDS, Promise
 from scheduler.core.sizes.splitting import DeviceKey
 from scheduler.core.state.cluster_state import ClusterState, ReplicaStop, StopState
-from scheduler.core.state.effects import RemoveDesired, SaveDesired, StopRunner
+from scheduler.core.state.effects import StopRunner
 from scheduler.core.state.events import StopDone, StopFailed
 from scheduler.core.state.promises import promises, replica_promises
 from scheduler.core.values.desired import DesiredPlacement, Phase
@@ -82,7 +82,7 @@ def advance_stop(state: ClusterState, stop: ReplicaStop, now_s: float) -> None:
         _finish(state, stop)  # neither wanted nor seen: there is nothing to stop
     elif stop.state is StopState.DRAINING and _is_free(state, stop, runner):
         stop.state = StopState.SAVING
-        state.emit(SaveDesired(fence=state.leadership.fence, record=_stopping_record(state, stop, runner)))
+        state.save_record(_stopping_record(state, stop, runner))
     if stop.state is StopState.RECOVERING and _is_recovered(state, stop, runner, now_s):
         _finish(state, stop)
 
@@ -107,9 +107,7 @@ def _stopping_record(state: ClusterState, stop: ReplicaStop, runner: RunnerView 
             model_digest=runner.model_digest,
             layout=runner.layout,
         )
-    record = record.in_phase(Phase.STOPPING)
-    state.desired[stop.placement_id] = record
-    return record
+    return record.in_phase(Phase.STOPPING)
 
 
 def on_saved(state: ClusterState, record: DesiredPlacement) -> None:
@@ -201,9 +199,7 @@ def _finish(state: ClusterState, stop: ReplicaStop) -> None:
     del state.stops[stop.placement_id]
     record = state.desired.get(stop.placement_id)
     if record is not None and record.generation == stop.generation:
-        state.forget_desired(stop.placement_id)
-        if state.leadership is not None:
-            state.emit(RemoveDesired(fence=state.leadership.fence, placement_id=stop.placement_id))
+        state.remove_record(stop.placement_id)
     state.tracked.pop(stop.placement_id, None)
     model = record.model_name if record is not None else ""
     state.note("model.evicted", model=model, placement=stop.placement_id, node=stop.node_id, reason=stop.reason)
@@ -212,9 +208,8 @@ def _finish(state: ClusterState, stop: ReplicaStop) -> None:
 def remember_before(state: ClusterState, stop: ReplicaStop) -> None:
     """Remember the state of its devices before the stop."""
     for promise in stop.held:
-        node = state.node(promise.node_id)
         for device_id in promise.device_bytes:
-            device = node.device(device_id) if node is not None else None
+            device = state.device(promise.node_id, device_id)
             if device is None:
                 continue
             key = promise.node_id, device_id
