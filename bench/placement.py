@@ -33,7 +33,7 @@ from common.telemetry.collector import Collector
 from scheduler.core.planning.candidates import ClusterView, MeasureFirst, MeasureKey, Placement, PlacementRequest
 from scheduler.core.planning.placement import plan_placement
 from scheduler.core.state.effects import Measure, SaveDesired
-from scheduler.core.state.events import EnsureRequested, Event, InventorySeen, LayoutMeasured
+from scheduler.core.state.events import EnsureRequested, Event, InventorySeen, MeasureEnded
 from scheduler.core.values.asked import SLOTS_AUTO
 from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.faults import Fault
@@ -123,7 +123,7 @@ def time_loads(rounds: int) -> tuple[list[float], str]:
             for effect in effects:
                 if isinstance(effect, Measure):
                     report = world.count(effect.key.model_digest, effect.layout)
-                    pending.append(LayoutMeasured(node_id=effect.node_id, key=effect.key, report=report))
+                    pending.append(MeasureEnded(node_id=effect.node_id, key=effect.key, found=report))
         assert is_placed, name
         spent.append(used * 1000)
     return spent, "one_device"

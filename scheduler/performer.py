@@ -34,17 +34,9 @@ from scheduler.core.state.effects import (
     Told,
     Write,
 )
-from scheduler.core.state.events import (
-    LayoutMeasured,
-    LendFailed,
-    MeasureFailed,
-    RunnerAnswered,
-    RunnerReported,
-    StartFailed,
-    StopDone,
-    StopFailed,
-)
+from scheduler.core.state.events import MeasureEnded, RunnerAnswered, RunnerReported, StartFailed, StopEnded
 from scheduler.core.values.faults import TRANSPORT_REASONS, Fault
+from scheduler.core.values.memory import MemoryReport
 from scheduler.core.values.view import SERVING_STATES, RunnerState
 from scheduler.leadership import Leadership
 from scheduler.loop import CoreLoop
@@ -152,26 +144,25 @@ class Performer:
 
     async def _measure(self, effect: Measure) -> None:
         loans = effect.loans
+        found: MemoryReport | Fault
         try:
             peers = await self._borrow(loans)
             try:
-                report = await self._hosts.measure(
+                counted = await self._hosts.measure(
                     effect.address,
                     model_digest=effect.key.model_digest,
                     layout=codecs.LAYOUT.to_proto(effect.layout),
                     peers=peers,
                     origin=from_origin(effect.origin),
                 )
+                found = MEMORY_REPORT.from_proto(counted)
             finally:
                 await self._give_back(loans)
         except LendingFailedError as error:
-            await self._loop.post(MeasureFailed(node_id=effect.node_id, key=effect.key, fault=error.fault))
+            found = error.fault
         except PunaError as error:
-            fault = fault_of(error)
-            await self._loop.post(MeasureFailed(node_id=effect.node_id, key=effect.key, fault=fault))
-        else:
-            counted = MEMORY_REPORT.from_proto(report)
-            await self._loop.post(LayoutMeasured(node_id=effect.node_id, key=effect.key, report=counted))
+            found = fault_of(error)
+        await self._loop.post(MeasureEnded(node_id=effect.node_id, key=effect.key, found=found))
 
     async def _start(self, effect: StartRunner) -> None:
         record = effect.record
@@ -185,8 +176,7 @@ class Performer:
             origin=from_origin(effect.origin),
             asked=from_asked(record.asked),
         )
-        reference = (record.placement_id, record.generation)
-        state = RunnerState.UNKNOWN
+        state, lender_id = RunnerState.UNKNOWN, ""
         fault = Fault(reason=ModelUnavailable.reason, message="the host ended the call before the load was over")
         try:
             self._leadership.check(effect.fence)
@@ -196,18 +186,20 @@ class Performer:
                 state = runner.state
                 await self._loop.post(RunnerReported(node_id=record.node_id, runner=runner))
         except LendingFailedError as error:
-            failed_to_lend = LendFailed(
-                placement_id=reference[0], generation=reference[1], node_id=error.node_id, fault=error.fault
-            )
-            await self._loop.post(failed_to_lend)
-            return
+            fault, lender_id = error.fault, error.node_id
         except PunaError as error:
             fault = fault_of(error)
             if fault.reason not in TRANSPORT_REASONS:  # else it may run, and use what is lent
                 await self._give_back(effect.loans)
         if state not in SERVING_STATES and state is not RunnerState.ERROR:
-            failed = StartFailed(placement_id=record.placement_id, generation=record.generation, fault=fault)
-            await self._loop.post(failed)
+            await self._loop.post(
+                StartFailed(
+                    placement_id=record.placement_id,
+                    generation=record.generation,
+                    fault=fault,
+                    lender_id=lender_id,
+                )
+            )
 
     async def _borrow(self, loans: Loans | None) -> list[host_pb2.Peer]:
         return [] if loans is None else await borrow(self._hosts, loans, check=self._leadership.check)
@@ -222,15 +214,13 @@ class Performer:
             placement=cluster_pb2.PlacementRef(placement_id=effect.placement_id, generation=effect.generation),
             drain_ms=effect.drain_ms,
         )
+        fault = None
         try:
             self._leadership.check(effect.fence)
             await self._hosts.stop(effect.address, request)
         except PunaError as error:
             fault = fault_of(error)
-            failed = StopFailed(placement_id=effect.placement_id, generation=effect.generation, fault=fault)
-            await self._loop.post(failed)
-        else:
-            await self._loop.post(StopDone(placement_id=effect.placement_id, generation=effect.generation))
+        await self._loop.post(StopEnded(placement_id=effect.placement_id, generation=effect.generation, fault=fault))
 
     async def _ask(self, effect: AskRunner) -> None:
         if await is_runner_there(effect):

@@ -16,7 +16,7 @@ from scheduler.core.state.effects import (
     SaveMargins,
     Write,
 )
-from scheduler.core.state.events import Saved, SaveFailed
+from scheduler.core.state.events import SaveEnded
 from scheduler.core.values.faults import Fault
 from scheduler.loop import CoreLoop
 from scheduler.redis_store import RedisStore, StoreUnavailableError
@@ -44,7 +44,7 @@ class Writer:
             if isinstance(effect, Save):
                 text = "state store unreachable: too many writes wait"
                 fault = Fault(reason=ModelUnavailable.reason, message=text)
-                self._loop.post_soon(SaveFailed(save=effect, fault=fault))
+                self._loop.post_soon(SaveEnded(save=effect, fault=fault))
 
     async def run(self) -> None:
         """Make one write at a time, in order, until cancelled."""
@@ -60,7 +60,7 @@ class Writer:
                 await self._report_failure(effect, fault_of(error))
             else:
                 if isinstance(effect, Save):
-                    await self._loop.post(Saved(save=effect))
+                    await self._loop.post(SaveEnded(save=effect))
 
     async def _write(self, effect: Write) -> None:
         match effect:
@@ -86,4 +86,4 @@ class Writer:
                 # The next load of the same kind writes all that is known of it.
                 log.warning("store.margins_not_saved", text=fault.message)
             case _:
-                await self._loop.post(SaveFailed(save=effect, fault=fault))
+                await self._loop.post(SaveEnded(save=effect, fault=fault))

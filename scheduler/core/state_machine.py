@@ -54,20 +54,16 @@ from scheduler.core.state.events import (
     ExplainAsked,
     InventoryLost,
     InventorySeen,
-    LayoutMeasured,
     LeadershipGained,
     LeadershipLost,
-    LendFailed,
-    MeasureFailed,
+    MeasureEnded,
     Outcome,
     QueuesReported,
     RunnerAnswered,
     RunnerReported,
-    Saved,
-    SaveFailed,
+    SaveEnded,
     StartFailed,
-    StopDone,
-    StopFailed,
+    StopEnded,
     TimePassed,
     UnloadRequested,
 )
@@ -85,7 +81,7 @@ RETRY_S = 1.0
 # Frequent events that do not change the wanted number of replicas.
 MESSAGES = (RunnerReported, RunnerAnswered, CallerLeft, ExplainAsked, ConstraintsAsked)
 # Events that may end the wait of an explanation.
-NEWS = (LayoutMeasured, MeasureFailed, InventorySeen, LeadershipLost, TimePassed)
+NEWS = (MeasureEnded, InventorySeen, LeadershipLost, TimePassed)
 NOTHING_SET: Mapping[str, Constraints] = {}
 
 
@@ -193,24 +189,22 @@ class SchedulerCore:
     def _take_outcome(self, event: Outcome, now_s: float) -> None:
         state = self.state
         match event:
-            case LayoutMeasured() | MeasureFailed():
+            case MeasureEnded():
                 take_outcome(state, event, now_s)
-            case Saved():
+            case SaveEnded(fault=None):
                 self._take_saved(event.save, now_s)
-            case SaveFailed():
-                self._take_not_saved(event.save, event.fault, now_s)
+            case SaveEnded(fault=Fault() as fault):
+                self._take_not_saved(event.save, fault, now_s)
             case RunnerAnswered():
                 state.observed.hear(event.placement_id, event.generation, now_s)
             case RunnerReported():
                 self._runner_reported(event, now_s)
-            case StartFailed() | LendFailed():
-                starting.on_not_started(state, event, now_s)
-            case StopDone():
-                stopping.on_stop_done(state, event, now_s)
-            case StopFailed():
-                if event.fault.reason == STALE_FENCE:
+            case StartFailed():
+                starting.on_start_failed(state, event, now_s)
+            case StopEnded():
+                if event.fault is not None and event.fault.reason == STALE_FENCE:
                     state.emit(DropLeadership(high_water=starting.high_water(event.fault)))
-                stopping.on_stop_failed(state, event, now_s)
+                stopping.on_stop_ended(state, event, now_s)
             case _:
                 assert_never(event)
 

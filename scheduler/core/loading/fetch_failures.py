@@ -7,7 +7,6 @@ explanations name it for the node.
 from common import errors
 from scheduler.core.loading.answers import fail
 from scheduler.core.state.cluster_state import ClusterState
-from scheduler.core.state.events import MeasureFailed
 from scheduler.core.state.load_jobs import LOAD_NODES_MAX, LoadJob
 from scheduler.core.values.faults import DISK_FULL, Fault
 from scheduler.core.values.origins import Origin, origins_for
@@ -39,18 +38,17 @@ def is_of_fetch(job: LoadJob, fault: Fault) -> bool:
     )
 
 
-def is_of_headers(state: ClusterState, job: LoadJob, event: MeasureFailed) -> bool:
+def is_of_headers(state: ClusterState, job: LoadJob, node_id: str, fault: Fault) -> bool:
     """Return True if a model could not be counted because its headers could not be fetched."""
-    node = state.node(event.node_id)
-    return event.fault.reason in FETCH_REASONS and job.origin is not None and node is not None
+    return fault.reason in FETCH_REASONS and job.origin is not None and state.node(node_id) is not None
 
 
-def on_headers_failed(state: ClusterState, job: LoadJob, event: MeasureFailed, now_s: float) -> None:
+def on_headers_failed(state: ClusterState, job: LoadJob, node_id: str, fault: Fault, now_s: float) -> None:
     """Leave the node: nothing was counted there, and the same layout may be counted on another one."""
     job.failed.count += 1
-    leave_node(state, job, event.node_id, event.fault)
+    leave_node(state, job, node_id, fault)
     if len(job.failed.nodes) >= LOAD_NODES_MAX:
-        fail(state, job, job.failed.as_fault(event.fault), now_s)
+        fail(state, job, job.failed.as_fault(fault), now_s)
 
 
 def on_fetch_failed(state: ClusterState, job: LoadJob, node_id: str, fault: Fault, now_s: float) -> None:

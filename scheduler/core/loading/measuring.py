@@ -3,7 +3,9 @@
 from scheduler.core.loading.fetch_failures import is_of_headers, on_headers_failed
 from scheduler.core.planning.candidates import MeasureFirst
 from scheduler.core.state.cluster_state import ClusterState, Measuring
-from scheduler.core.state.events import LayoutMeasured, MeasureFailed
+from scheduler.core.state.events import MeasureEnded
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.memory import MemoryReport
 
 REPORT_CACHE_MAX = 4096
 
@@ -16,26 +18,26 @@ def book(state: ClusterState, wanted: MeasureFirst) -> None:
     state.measuring[wanted.node_id] = Measuring(key=wanted.key, layout=wanted.layout, holds=wanted.holds)
 
 
-def take_outcome(state: ClusterState, event: LayoutMeasured | MeasureFailed, now_s: float) -> None:
+def take_outcome(state: ClusterState, event: MeasureEnded, now_s: float) -> None:
     """Take in what was counted, or why it was not."""
-    running = state.measuring.get(event.node_id)
+    running, found = state.measuring.get(event.node_id), event.found
     if running is not None and running.key == event.key:
         del state.measuring[event.node_id]
     for job in state.jobs_by_age():
         if job.measuring == event.key:
             job.measuring = None
             job.rounds += 1
-            if isinstance(event, MeasureFailed):
-                if is_of_headers(state, job, event):
-                    on_headers_failed(state, job, event, now_s)
+            if isinstance(found, Fault):
+                if is_of_headers(state, job, event.node_id, found):
+                    on_headers_failed(state, job, event.node_id, found, now_s)
                 else:
-                    job.failed.measures[event.key] = event.fault
-    if isinstance(event, LayoutMeasured):
+                    job.failed.measures[event.key] = found
+    if isinstance(found, MemoryReport):
         state.refused_measures.pop(event.key, None)
         while len(state.reports) >= REPORT_CACHE_MAX:
             del state.reports[next(iter(state.reports))]
-        state.reports[event.key] = event.report
+        state.reports[event.key] = found
     else:
         while len(state.refused_measures) >= REFUSALS_MAX:
             del state.refused_measures[next(iter(state.refused_measures))]
-        state.refused_measures[event.key] = event.fault
+        state.refused_measures[event.key] = found

@@ -16,7 +16,7 @@ from scheduler.core.planning.lending import LenderGone, lenders_of, loans_for
 from scheduler.core.sizes.rooms import BACKOFF_STEP
 from scheduler.core.state.cluster_state import NO_FAILURES, ClusterState
 from scheduler.core.state.effects import AnswerReady, DropLeadership, StartRunner
-from scheduler.core.state.events import LendFailed, StartFailed
+from scheduler.core.state.events import StartFailed
 from scheduler.core.state.growth import superseded_by
 from scheduler.core.state.load_jobs import (
     LOAD_ATTEMPTS_MAX,
@@ -97,11 +97,13 @@ def _send_start(state: ClusterState, job: LoadJob, now_s: float) -> None:
             command=(state.leadership.fence, state.leadership.leader_id),
         )
     except LenderGone as gone:
-        fault = unavailable(str(gone))
-        failed = LendFailed(
-            placement_id=job.record.placement_id, generation=job.record.generation, node_id=gone.node_id, fault=fault
+        failed = StartFailed(
+            placement_id=job.record.placement_id,
+            generation=job.record.generation,
+            fault=unavailable(str(gone)),
+            lender_id=gone.node_id,
         )
-        on_lend_failed(state, failed, now_s)
+        on_start_failed(state, failed, now_s)
         return
     job.origin = origin_for_load(state, job, node, job.record.layout.projector_digest)
     state.emit(
@@ -175,16 +177,8 @@ def _ready(state: ClusterState, job: LoadJob, runner: RunnerView, now_s: float) 
         order_stop(state, other, reason="superseded", now_s=now_s)
 
 
-def on_not_started(state: ClusterState, event: StartFailed | LendFailed, now_s: float) -> None:
-    """Handle a start that failed at its host or at a lender."""
-    if isinstance(event, LendFailed):
-        on_lend_failed(state, event, now_s)
-    else:
-        on_start_failed(state, event, now_s)
-
-
 def on_start_failed(state: ClusterState, event: StartFailed, now_s: float) -> None:
-    """Handle a start that was refused, ended, or has an unknown outcome."""
+    """Handle a start that was refused, also by a lender, that ended, or has an unknown outcome."""
     fault = event.fault
     if fault.reason == STALE_FENCE:
         state.emit(DropLeadership(high_water=high_water(fault)))
@@ -194,6 +188,9 @@ def on_start_failed(state: ClusterState, event: StartFailed, now_s: float) -> No
     job.failed.count += 1
     last = job.failed.count >= LOAD_ATTEMPTS_MAX
     pause_s = RESTART_BACKOFF_S * 2 ** (job.failed.count - 1)
+    if event.lender_id:
+        _lend_failed(state, job, event.lender_id, fault, now_s, pause_s=pause_s, last=last)
+        return
     state.observed.forget_start(event.placement_id)
     if fault.reason in TRANSPORT_REASONS:
         _start_again(state, job, fault, now_s, pause_s=pause_s, last=last)
@@ -209,25 +206,19 @@ def on_start_failed(state: ClusterState, event: StartFailed, now_s: float) -> No
         fail(state, job, fault, now_s)
 
 
-def on_lend_failed(state: ClusterState, event: LendFailed, now_s: float) -> None:
+def _lend_failed(
+    state: ClusterState, job: LoadJob, lender_id: str, fault: Fault, now_s: float, *, pause_s: float, last: bool
+) -> None:
     """Plan again after a node refused to lend: with less there if it lacked memory, else without it."""
-    fault = event.fault
-    if fault.reason == STALE_FENCE:
-        state.emit(DropLeadership(high_water=high_water(fault)))
-    job = state.job_of(event.placement_id, event.generation)
-    if job is None or job.state not in ON_HOST:
-        return
-    job.failed.count += 1
-    state.note("devices.not_lent", placement=event.placement_id, node=event.node_id, why=fault.message)
-    if job.failed.count >= LOAD_ATTEMPTS_MAX:
+    assert job.record is not None, "written before started"
+    state.note("devices.not_lent", placement=job.record.placement_id, node=lender_id, why=fault.message)
+    if last:
         fail(state, job, fault, now_s)
         return
-    assert job.record is not None, "written before started"
     step = BACKOFF_STEP if fault.reason in MEMORY_REASONS else NOTHING_THERE
     for part in job.record.layout.devices:
-        if part.node_id == event.node_id:
-            job.failed.leave_free(event.node_id, part.device_id, step)
-    pause_s = RESTART_BACKOFF_S * 2 ** (job.failed.count - 1)
+        if part.node_id == lender_id:
+            job.failed.leave_free(lender_id, part.device_id, step)
     job.plan_again(now_s, pause_s=max(pause_s, FRESH_FIGURES_S))
 
 

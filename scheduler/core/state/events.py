@@ -138,36 +138,20 @@ class CrashesBlamed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutMeasured:
-    """A host has counted."""
+class MeasureEnded:
+    """A host has counted, or could not."""
 
     node_id: str
     key: MeasureKey
-    report: MemoryReport
+    found: MemoryReport | Fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasureFailed:
-    """A host could not count."""
-
-    node_id: str
-    key: MeasureKey
-    fault: Fault
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SaveEnded:
     """The store holds what was to be saved, or has forgotten it."""
 
     save: Save
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveFailed:
-    """The store did not take it; STALE_FENCE if another scheduler may lead."""
-
-    save: Save
-    fault: Fault
+    fault: Fault | None = None  # it did not take it; STALE_FENCE if another scheduler may lead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,33 +177,16 @@ class StartFailed:
     placement_id: str
     generation: int
     fault: Fault
+    lender_id: str = ""  # the node that did not lend what it needs: nothing was started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LendFailed:
-    """A node did not lend what a start needs; nothing was started."""
-
-    placement_id: str
-    generation: int
-    node_id: str
-    fault: Fault
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopDone:
+class StopEnded:
     """The process is gone."""
 
     placement_id: str
     generation: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopFailed:
-    """The host did not stop it, or did not answer."""
-
-    placement_id: str
-    generation: int
-    fault: Fault
+    fault: Fault | None = None  # the host did not stop it, or did not answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,16 +216,5 @@ class TimePassed:
 
 Call = EnsureRequested | CallerLeft | UnloadRequested | ExplainAsked | DeviceClearAsked | QueuesReported | CrashesBlamed
 Command = ConstraintsAsked | ConstraintsPut | DrainAsked | AliasPut | AliasesRead
-Outcome = (
-    LayoutMeasured
-    | MeasureFailed
-    | Saved
-    | SaveFailed
-    | RunnerReported
-    | RunnerAnswered
-    | StartFailed
-    | LendFailed
-    | StopDone
-    | StopFailed
-)
+Outcome = MeasureEnded | SaveEnded | RunnerReported | RunnerAnswered | StartFailed | StopEnded
 Event = InventorySeen | InventoryLost | LeadershipGained | LeadershipLost | TimePassed | Call | Command | Outcome

@@ -18,7 +18,7 @@ from scheduler.core.sizes.ledger import METAL_BACKENDS, Promise
 from scheduler.core.sizes.splitting import DeviceKey
 from scheduler.core.state.cluster_state import ClusterState, ReplicaStop, StopState
 from scheduler.core.state.effects import StopRunner
-from scheduler.core.state.events import StopDone, StopFailed
+from scheduler.core.state.events import StopEnded
 from scheduler.core.state.promises import promises, replica_promises
 from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.faults import PLACEMENT_MISMATCH
@@ -146,21 +146,19 @@ def _command(state: ClusterState, stop: ReplicaStop) -> None:
     )
 
 
-def on_stop_done(state: ClusterState, event: StopDone, now_s: float) -> None:
-    """Record the end of a process; its bytes stay promised until they are observed to be free."""
+def on_stop_ended(state: ClusterState, event: StopEnded, now_s: float) -> None:
+    """Record the end of a process, or try again as long as it is there.
+
+    Its bytes stay promised until they are observed to be free. A newer generation runs: then the one we meant is gone.
+    """
     stop = state.stops.get(event.placement_id)
     if stop is None or stop.state is not StopState.COMMANDED:
         return
-    state.observed.forget_start(stop.placement_id)
-    stop.state = StopState.RECOVERING
-    stop.has_failed = False
-    stop.recover_until_s = now_s + RECOVERY_S
-
-
-def on_stop_failed(state: ClusterState, event: StopFailed, now_s: float) -> None:
-    """Try again as long as it is there. A newer generation runs: then the one we meant is gone."""
-    stop = state.stops.get(event.placement_id)
-    if stop is None or stop.state is not StopState.COMMANDED:
+    if event.fault is None:
+        state.observed.forget_start(stop.placement_id)
+        stop.state = StopState.RECOVERING
+        stop.has_failed = False
+        stop.recover_until_s = now_s + RECOVERY_S
         return
     state.note("stop.failed", placement=stop.placement_id, node=stop.node_id, why=event.fault.message)
     if event.fault.reason == PLACEMENT_MISMATCH:

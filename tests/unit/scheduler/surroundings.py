@@ -38,8 +38,7 @@ from scheduler.core.state.effects import (
 from scheduler.core.state.events import (
     Event,
     RunnerAnswered,
-    Saved,
-    SaveFailed,
+    SaveEnded,
 )
 from scheduler.core.state_machine import SchedulerCore
 from scheduler.core.values.constraints import Constraints
@@ -270,17 +269,17 @@ class Surroundings:
             record = effect.record
             if effect.fence != self.fence:
                 fault = Fault(reason=STALE_FENCE, message=f"the state store is at fence {self.fence}")
-                self.send(SaveFailed(save=effect, fault=fault))
+                self.send(SaveEnded(save=effect, fault=fault))
                 continue
             self.store[record.placement_id] = record
-            self.send(Saved(save=effect))
+            self.send(SaveEnded(save=effect))
 
     def _constraints_done(self, effect: SaveConstraints) -> None:
         if effect.constraints is None:
             self.stored_constraints.pop(effect.model_name, None)
         else:
             self.stored_constraints[effect.model_name] = effect.constraints
-        self.send(Saved(save=effect))
+        self.send(SaveEnded(save=effect))
 
     def _alias_done(self, effect: SaveAlias) -> None:
         self.stored_aliases = self.stored_aliases or {}
@@ -288,18 +287,18 @@ class Surroundings:
             self.stored_aliases.pop(effect.key, None)
         else:
             self.stored_aliases[effect.key] = effect.alias
-        self.send(Saved(save=effect))
+        self.send(SaveEnded(save=effect))
 
     def _drain_done(self, effect: SaveDrain) -> None:
         if effect.budget_s is None:
             self.stored_drains.pop(effect.node_id, None)
         else:
             self.stored_drains[effect.node_id] = effect.budget_s
-        self.send(Saved(save=effect))
+        self.send(SaveEnded(save=effect))
 
     def writes_fail(self, fault: Fault) -> None:
         """The store is away."""
         while self.writes:
             effect = self.writes.pop(0)
             if isinstance(effect, Save):
-                self.send(SaveFailed(save=effect, fault=fault))
+                self.send(SaveEnded(save=effect, fault=fault))

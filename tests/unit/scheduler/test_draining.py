@@ -7,7 +7,7 @@ import pytest
 from scheduler.core.draining import NODE_DRAIN_S
 from scheduler.core.planning.candidates import Verdict
 from scheduler.core.state.effects import AnswerDrain, AnswerFailed, CheckLeadership, SaveDesired, SaveDrain
-from scheduler.core.state.events import DrainAsked, Saved, TimePassed
+from scheduler.core.state.events import DrainAsked, SaveEnded, TimePassed
 from scheduler.core.state.load_jobs import LoadState
 from scheduler.core.values.desired import Phase
 from scheduler.core.values.faults import STALE_FENCE, Fault
@@ -385,6 +385,6 @@ def test_a_drain_leaves_loads_on_other_nodes_alone() -> None:
     world.measure_all()
     (written,) = [one for one in world.writes if isinstance(one, SaveDesired)]
     assert written.record.node_id == "near"
-    world.send(Saved(save=SaveDrain(fence=1, caller_id="operator", node_id="far", budget_s=60.0)))
+    world.send(SaveEnded(save=SaveDrain(fence=1, caller_id="operator", node_id="far", budget_s=60.0)))
     (job,) = world.core.state.jobs.values()
     assert (job.state, job.record) == (LoadState.PLANNED, written.record)

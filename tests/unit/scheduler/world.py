@@ -26,14 +26,12 @@ from scheduler.core.state.events import (
     ExplainAsked,
     InventoryLost,
     InventorySeen,
-    LayoutMeasured,
     LeadershipGained,
     LeadershipLost,
-    MeasureFailed,
+    MeasureEnded,
     RunnerReported,
     StartFailed,
-    StopDone,
-    StopFailed,
+    StopEnded,
     TimePassed,
     UnloadRequested,
 )
@@ -164,11 +162,11 @@ class World(Surroundings):
         while self.measures:
             effect = self.measures.pop(0)
             report = self.count(effect.key.model_digest, effect.layout)
-            self.send(LayoutMeasured(node_id=effect.node_id, key=effect.key, report=report))
+            self.send(MeasureEnded(node_id=effect.node_id, key=effect.key, found=report))
 
     def measure_fails(self, fault: Fault) -> None:
         effect = self.measures.pop(0)
-        self.send(MeasureFailed(node_id=effect.node_id, key=effect.key, fault=fault))
+        self.send(MeasureEnded(node_id=effect.node_id, key=effect.key, found=fault))
 
     def hosts_take_starts(self) -> None:
         """Hosts obey, if the fence is right: one process per (placement, generation)."""
@@ -257,7 +255,7 @@ class World(Surroundings):
             if effect.fence < self.high_fence:
                 text = f"fence {effect.fence} is not valid any more, the highest seen is {self.high_fence}"
                 self.send(
-                    StopFailed(
+                    StopEnded(
                         placement_id=effect.placement_id,
                         generation=effect.generation,
                         fault=Fault(reason=STALE_FENCE, message=text),
@@ -268,7 +266,7 @@ class World(Surroundings):
             known = self.runners.get(effect.placement_id)
             if known is not None and known.view.generation <= effect.generation:
                 del self.runners[effect.placement_id]
-            self.send(StopDone(placement_id=effect.placement_id, generation=effect.generation))
+            self.send(StopEnded(placement_id=effect.placement_id, generation=effect.generation))
 
     def settle(self) -> None:
         """Everybody answers at once until nobody has anything to do; loads become ready."""

@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.core.state.effects import AnswerUnloading
-from scheduler.core.state.events import StopFailed
+from scheduler.core.state.events import StopEnded
 from scheduler.core.state.promises import promises
 from scheduler.core.values.desired import Phase
 from scheduler.core.values.faults import Fault
@@ -171,7 +171,7 @@ def test_a_stop_that_the_host_does_not_answer_is_tried_again() -> None:
     world.writes_done()
     stop = world.stops.pop()
     world.send(
-        StopFailed(
+        StopEnded(
             placement_id=stop.placement_id,
             generation=stop.generation,
             fault=Fault(reason="model_unavailable", message="service unreachable"),
@@ -192,7 +192,7 @@ def test_what_cannot_be_ended_stays_promised_until_it_has_gone() -> None:
         for stop in [*world.stops]:
             world.stops.remove(stop)
             why = Fault(reason="model_unavailable", message="process 7 has not ended 10 s after SIGKILL")
-            world.send(StopFailed(placement_id=stop.placement_id, generation=stop.generation, fault=why))
+            world.send(StopEnded(placement_id=stop.placement_id, generation=stop.generation, fault=why))
         world.pass_time(20)
         world.report()
         assert {one.placement_id: one.device_bytes for one in promises(world.core.state)} == held

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler.core.planning.candidates import Verdict
-from scheduler.core.state.events import LayoutMeasured, StartFailed
+from scheduler.core.state.events import MeasureEnded, StartFailed
 from scheduler.core.state.load_jobs import LOAD_NODES_MAX
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.view import NodeView
@@ -94,7 +94,7 @@ def test_headers_that_do_not_come_say_nothing_about_the_same_devices_elsewhere()
     world.ensure("x")
     while (measure := world.measures[0]).origin is None:
         report = world.count(measure.key.model_digest, measure.layout)
-        world.send(LayoutMeasured(node_id=measure.node_id, key=measure.key, report=report))
+        world.send(MeasureEnded(node_id=measure.node_id, key=measure.key, found=report))
         del world.measures[0]
     world.measure_fails(BROKEN)
     assert measure.key not in world.core.state.jobs[1].failed.measures

@@ -8,7 +8,7 @@ from common.spec.layout import DeviceLayers, Layout
 from scheduler.core.planning.lending import LenderGone, lenders_of, lent_promises, loans_for, loans_of, own_report
 from scheduler.core.sizes.ledger import LentTo, Promise, available
 from scheduler.core.state.effects import StartRunner
-from scheduler.core.state.events import LendFailed, StartFailed
+from scheduler.core.state.events import StartFailed
 from scheduler.core.state.promises import promises
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.memory import MIB, DeviceBytes, MemoryOrigin, MemoryReport
@@ -144,10 +144,10 @@ def test_a_node_that_does_not_lend_is_left_out_of_the_next_plan(reason: str) -> 
         held = world.nodes[lender]
         world.nodes[lender] = replace(held, devices=(gpu(free=2), cpu()))
     world.send(
-        LendFailed(
+        StartFailed(
             placement_id=first.record.placement_id,
             generation=first.record.generation,
-            node_id=lender,
+            lender_id=lender,
             fault=Fault(reason=reason, message="no"),
         )
     )

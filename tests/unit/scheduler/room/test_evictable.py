@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from scheduler.core.room.evictable import evictable, pool_bytes, spare_replicas
 from scheduler.core.state.cluster_state import NO_FAILURES, LoadFailures, StopState
-from scheduler.core.state.events import StopFailed
+from scheduler.core.state.events import StopEnded
 from scheduler.core.state.load_jobs import LoadJob, LoadTarget
 from scheduler.core.stopping.stopping import STOP_RETRY_S
 from scheduler.core.values.asked import NOTHING_ASKED
@@ -79,7 +79,7 @@ def test_a_stop_that_failed_once_is_counted_on_by_nobody_while_it_is_tried_again
     assert leaving(world) == ["p1"]
     (stop,) = world.stops
     stuck = Fault(reason="unavailable", message="it does not end")
-    world.send(StopFailed(placement_id=stop.placement_id, generation=stop.generation, fault=stuck))
+    world.send(StopEnded(placement_id=stop.placement_id, generation=stop.generation, fault=stuck))
     assert leaving(world) == []
     world.pass_time(STOP_RETRY_S + 1)
     world.writes_done()

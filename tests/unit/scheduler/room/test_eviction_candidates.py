@@ -1,6 +1,6 @@
 """Evictions for a load through the whole core: kept replicas, stops under way, failed stops."""
 
-from scheduler.core.state.events import StopFailed
+from scheduler.core.state.events import StopEnded
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.view import RunnerState
 from tests.unit.scheduler.builders import cpu, gpu, node
@@ -77,7 +77,7 @@ def test_a_load_does_not_wait_for_one_that_its_host_cannot_stop() -> None:
     world.measure_all()
     world.writes_done()
     stuck = Fault(reason="unavailable", message="it does not end")
-    world.send(StopFailed(placement_id=stop.placement_id, generation=stop.generation, fault=stuck))
+    world.send(StopEnded(placement_id=stop.placement_id, generation=stop.generation, fault=stuck))
     world.stops.clear()
     world.report()
     assert world.route("n:latest") == [], "the other idle one goes in its place"

@@ -12,10 +12,8 @@ from scheduler.core.state.cluster_state import StopState
 from scheduler.core.state.effects import RemoveDesired, SaveDesired
 from scheduler.core.state.events import (
     RunnerReported,
-    Saved,
-    SaveFailed,
-    StopDone,
-    StopFailed,
+    SaveEnded,
+    StopEnded,
     TimePassed,
 )
 from scheduler.core.state.promises import promises
@@ -64,7 +62,7 @@ def intent(world: World, phase: Phase) -> SaveDesired:
 def fail_stop(world: World, reason: str = "model_unavailable") -> None:
     told = world.stops.pop(0)
     fault = Fault(reason=reason, message="fence 7 is not valid any more, the highest seen is 9")
-    world.send(StopFailed(placement_id=told.placement_id, generation=told.generation, fault=fault))
+    world.send(StopEnded(placement_id=told.placement_id, generation=told.generation, fault=fault))
 
 
 def state_of(world: World) -> StopState | None:
@@ -98,7 +96,7 @@ def test_a_host_is_told_to_let_sequences_end_unless_the_stop_is_forced(forced: b
     order_stop(world.core.state, "p1", reason="test", now_s=world.now_s, forced=forced)
     world.send(TimePassed())
     assert world.core.state.stops["p1"].state is StopState.SAVING
-    world.send(Saved(save=intent(world, Phase.STOPPING)))
+    world.send(SaveEnded(save=intent(world, Phase.STOPPING)))
     (told,) = world.all_stops
     assert told.drain_ms == (0 if forced else DRAIN_S * 1000)
 
@@ -118,10 +116,10 @@ def test_a_replica_that_no_live_report_shows_is_not_known_to_be_idle() -> None:
 def test_only_the_written_intent_to_stop_lets_a_host_be_told_and_once() -> None:
     world = served()
     world.unload("u", "m")
-    world.send(Saved(save=intent(world, Phase.RUNNING)))
+    world.send(SaveEnded(save=intent(world, Phase.RUNNING)))
     assert world.all_stops == []
     world.writes_done()
-    world.send(Saved(save=intent(world, Phase.STOPPING)))
+    world.send(SaveEnded(save=intent(world, Phase.STOPPING)))
     assert len(world.all_stops) == 1
 
 
@@ -143,7 +141,7 @@ def test_an_intent_that_could_not_be_written_is_written_again_a_moment_later() -
 
 def test_a_write_that_fails_late_does_not_take_back_what_the_host_was_told() -> None:
     world = unloaded()
-    world.send(SaveFailed(save=intent(world, Phase.RUNNING), fault=UNAVAILABLE))
+    world.send(SaveEnded(save=intent(world, Phase.RUNNING), fault=UNAVAILABLE))
     assert state_of(world) is StopState.COMMANDED
     world.stops_done()
     world.report()
@@ -176,8 +174,8 @@ def test_an_answer_that_nobody_waits_for_moves_no_stop() -> None:
     world.report()
     world.unload("u", "m")
     assert state_of(world) is StopState.DRAINING
-    world.send(StopDone(placement_id="p1", generation=1))
-    world.send(StopFailed(placement_id="p1", generation=1, fault=Fault(reason=PLACEMENT_MISMATCH, message="words")))
+    world.send(StopEnded(placement_id="p1", generation=1))
+    world.send(StopEnded(placement_id="p1", generation=1, fault=Fault(reason=PLACEMENT_MISMATCH, message="words")))
     assert state_of(world) is StopState.DRAINING
     assert not world.core.state.stops["p1"].has_failed
 
@@ -402,5 +400,5 @@ def test_a_stop_that_failed_is_waited_for_by_nobody_until_it_has_been_done() -> 
     world.send(TimePassed())
     world.writes_done()
     assert not waited_for(world, "a", "gpu-0")
-    world.send(StopDone(placement_id="p1", generation=1))
+    world.send(StopEnded(placement_id="p1", generation=1))
     assert waited_for(world, "a", "gpu-0")
