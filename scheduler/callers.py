@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from common.errors import PunaError
 from common.ids import random_id
@@ -14,26 +14,19 @@ from scheduler import metrics
 from scheduler.converters import error_of
 from scheduler.core.state.effects import (
     Answer,
-    AnswerAlias,
-    AnswerConstraints,
-    AnswerDrain,
-    AnswerExplained,
     AnswerFailed,
     AnswerLoading,
     AnswerQueued,
-    AnswerUnloading,
 )
-
-Outcome = TypeVar("Outcome")
 
 
 @dataclass(slots=True, kw_only=True)
-class Caller(Generic[Outcome]):
+class Caller:
     """One waiting call. Exactly one outcome."""
 
     id: str
     progress: scheduler_pb2.EnsureModelEvent | None = None
-    outcome: asyncio.Future[Outcome] = field(default_factory=asyncio.Future)
+    outcome: asyncio.Future[Any] = field(default_factory=asyncio.Future)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     span: tracing.Span = field(default_factory=tracing.current)  # of the call
 
@@ -42,7 +35,7 @@ class Caller(Generic[Outcome]):
         self.progress = progress
         self.changed.set()
 
-    def answer(self, outcome: Outcome) -> None:
+    def answer(self, outcome: Any) -> None:
         """Finish with an answer."""
         assert not self.outcome.done(), f"caller {self.id} was answered twice"
         self.outcome.set_result(outcome)
@@ -68,37 +61,29 @@ class Callers:
     """The waiting room."""
 
     def __init__(self) -> None:
-        self._loads: dict[str, Caller[scheduler_pb2.ModelRoute]] = {}
-        self._questions: dict[str, Caller[Any]] = {}  # whatever has one answer and no progress
+        self._waiting: dict[str, Caller] = {}
 
     @contextmanager
-    def waiting_for_load(self) -> Iterator[Caller[scheduler_pb2.ModelRoute]]:
+    def waiting(self) -> Iterator[Caller]:
         """Register a caller for the core's answers while the call lasts."""
-        caller = Caller[scheduler_pb2.ModelRoute](id=random_id("call-", 16))
-        self._loads[caller.id] = caller
-        metrics.WAITERS.set(len(self._loads))
+        caller = Caller(id=random_id("call-", 16))
+        self._waiting[caller.id] = caller
         try:
             yield caller
         finally:
-            del self._loads[caller.id]
-            metrics.WAITERS.set(len(self._loads))
+            del self._waiting[caller.id]
             _settle(caller)
+
+    @contextmanager
+    def waiting_for_load(self) -> Iterator[Caller]:
+        """Register as in `waiting`, and count the caller among those of loads."""
+        with metrics.WAITERS.track_inprogress(), self.waiting() as caller:
+            yield caller
 
     def span_of(self, caller_id: str) -> tracing.Span:
         """Return the caller's span for work done on its behalf; none if it has left."""
-        caller = self._loads.get(caller_id)
+        caller = self._waiting.get(caller_id)
         return caller.span if caller is not None else tracing.NO_SPAN
-
-    @contextmanager
-    def waiting_for_answer(self) -> Iterator[Caller[Any]]:
-        """Register as in `waiting_for_load`, for one answer without progress."""
-        caller = Caller[Any](id=random_id("call-", 16))
-        self._questions[caller.id] = caller
-        try:
-            yield caller
-        finally:
-            del self._questions[caller.id]
-            _settle(caller)
 
     def tell(self, effect: AnswerQueued | AnswerLoading) -> None:
         """Pass progress on to the callers that are still there."""
@@ -117,25 +102,24 @@ class Callers:
                 )
             )
         for caller_id in effect.callers:
-            if (caller := self._loads.get(caller_id)) is not None:
+            if (caller := self._waiting.get(caller_id)) is not None:
                 caller.tell(event)
 
     def answer_ready(self, callers: tuple[str, ...], route: scheduler_pb2.ModelRoute) -> None:
         """Answer with the route of the running model."""
         for caller_id in callers:
-            if (caller := self._loads.get(caller_id)) is not None:
+            if (caller := self._waiting.get(caller_id)) is not None:
                 caller.answer(route)
 
     def answer_failed(self, effect: AnswerFailed) -> None:
         """Answer with the fault. Each caller gets an exception of its own."""
         for caller_id in effect.callers:
-            caller = self._loads.get(caller_id) or self._questions.get(caller_id)
-            if caller is not None:
+            if (caller := self._waiting.get(caller_id)) is not None:
                 caller.refuse(error_of(effect.fault))
 
     def answer_cleared(self, caller_id: str, outcome: scheduler_pb2.ClearDeviceResponse | PunaError) -> None:
         """Answer with the result of a host's test of a device, or with its failure."""
-        if (caller := self._questions.get(caller_id)) is None:
+        if (caller := self._waiting.get(caller_id)) is None:
             return
         if isinstance(outcome, PunaError):
             caller.refuse(outcome)
@@ -144,20 +128,11 @@ class Callers:
 
     def answer_question(self, effect: Answer) -> None:
         """Answer a caller's question."""
-        if (caller := self._questions.get(effect.caller_id)) is None:
-            return
-        match effect:
-            case AnswerConstraints():
-                caller.answer((effect.models, effect.was_set))
-            case AnswerExplained():
-                caller.answer(effect.explanation)
-            case AnswerUnloading() | AnswerDrain():
-                caller.answer(effect.replicas)
-            case AnswerAlias():
-                caller.answer((effect.alias, effect.was_set))
+        if (caller := self._waiting.get(effect.caller_id)) is not None:
+            caller.answer(effect)
 
 
-def _settle(caller: Caller[Outcome]) -> None:
+def _settle(caller: Caller) -> None:
     """Retrieve the outcome that a caller which left did not read; it is no forgotten error."""
     if caller.outcome.done():
         caller.outcome.exception()

@@ -12,7 +12,13 @@ from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
 from scheduler import metrics
 from scheduler.callers import Callers
 from scheduler.constraint_converters import from_explanation, from_model_constraints, to_constraints
-from scheduler.core.planning.explanation import Explanation
+from scheduler.core.state.effects import (
+    AnswerAlias,
+    AnswerConstraints,
+    AnswerDrain,
+    AnswerExplained,
+    AnswerUnloading,
+)
 from scheduler.core.state.events import (
     AliasPut,
     CallerLeft,
@@ -27,8 +33,7 @@ from scheduler.core.state.events import (
     QueuesReported,
     UnloadRequested,
 )
-from scheduler.core.values.constraints import Constraints, ModelConstraints
-from scheduler.core.values.routing_table import ModelAlias
+from scheduler.core.values.constraints import Constraints
 from scheduler.loop import CoreLoop
 from scheduler.routes import RouteBoard
 
@@ -69,7 +74,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
             try:
                 async for progress in caller.news():
                     yield progress
-                route = await caller.outcome
+                route: scheduler_pb2.ModelRoute = await caller.outcome
                 span.set({"gen_ai.request.model": route.model.name})  # not before it is known to exist
             finally:
                 if not caller.outcome.done() or caller.outcome.cancelled():
@@ -96,8 +101,10 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
     ) -> scheduler_pb2.UnloadModelResponse:
         """Order every replica of a model to go."""
         name = _checked_name(request.model_name)
-        replicas: int = await self._ask(lambda caller_id: UnloadRequested(caller_id=caller_id, model_name=name))
-        return scheduler_pb2.UnloadModelResponse(replicas=replicas)
+        answer: AnswerUnloading = await self._ask(
+            lambda caller_id: UnloadRequested(caller_id=caller_id, model_name=name)
+        )
+        return scheduler_pb2.UnloadModelResponse(replicas=answer.replicas)
 
     async def ListNodes(
         self,
@@ -114,8 +121,10 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
     ) -> scheduler_pb2.ListConstraintsResponse:
         """List the constraints that operators have set."""
         name = _checked_name(request.model_name) if request.model_name else ""
-        models, _ = await self._ask(lambda caller_id: ConstraintsAsked(caller_id=caller_id, model_name=name))
-        return scheduler_pb2.ListConstraintsResponse(models=[from_model_constraints(model) for model in models])
+        answer: AnswerConstraints = await self._ask(
+            lambda caller_id: ConstraintsAsked(caller_id=caller_id, model_name=name)
+        )
+        return scheduler_pb2.ListConstraintsResponse(models=[from_model_constraints(model) for model in answer.models])
 
     async def PutConstraints(
         self,
@@ -124,8 +133,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
     ) -> scheduler_pb2.ModelConstraints:
         """Set what is wanted of a model; answered once it is written down."""
         name = _checked_name(request.model.model_name)
-        (model,), _ = await self._put_constraints(name, to_constraints(request.model.constraints))
-        return from_model_constraints(model)
+        answer = await self._put_constraints(name, to_constraints(request.model.constraints))
+        return from_model_constraints(answer.models[0])
 
     async def RemoveConstraints(
         self,
@@ -133,14 +142,11 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         context: aio.ServicerContext[Any, Any],
     ) -> scheduler_pb2.RemoveConstraintsResponse:
         """Forget what was set."""
-        _, was_set = await self._put_constraints(_checked_name(request.model_name), None)
-        return scheduler_pb2.RemoveConstraintsResponse(was_set=was_set)
+        answer = await self._put_constraints(_checked_name(request.model_name), None)
+        return scheduler_pb2.RemoveConstraintsResponse(was_set=answer.was_set)
 
-    async def _put_constraints(
-        self, name: str, constraints: Constraints | None
-    ) -> tuple[tuple[ModelConstraints, ...], bool]:
-        """Return the constraints as they are then, and True if there were any before."""
-        answer: tuple[tuple[ModelConstraints, ...], bool] = await self._ask(
+    async def _put_constraints(self, name: str, constraints: Constraints | None) -> AnswerConstraints:
+        answer: AnswerConstraints = await self._ask(
             lambda caller_id: ConstraintsPut(caller_id=caller_id, model_name=name, constraints=constraints)
         )
         return answer
@@ -152,7 +158,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
     ) -> scheduler_pb2.Explanation:
         """Explain the placement of a model, or the one that it would get."""
         name = _checked_name(request.model_name)
-        with self._callers.waiting_for_answer() as caller:
+        with self._callers.waiting() as caller:
             event = ExplainAsked(
                 caller_id=caller.id,
                 model_name=name,
@@ -164,7 +170,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
             )
             await self._loop.post(event)
             try:
-                explanation: Explanation = await caller.outcome
+                answer: AnswerExplained = await caller.outcome
+                explanation = answer.explanation
                 return from_explanation(explanation, [self._board.crash_row(row) for row in explanation.crash_rows])
             finally:
                 if not caller.outcome.done() or caller.outcome.cancelled():
@@ -200,17 +207,17 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
     async def _drain(self, node_id: str, *, drain: bool, budget_s: float | None = None) -> int:
         if not node_id:
             raise InvalidRequest("node_id is required", param="node_id")
-        replicas: int = await self._ask(
+        answer: AnswerDrain = await self._ask(
             lambda caller_id: DrainAsked(caller_id=caller_id, node_id=node_id, drain=drain, budget_s=budget_s)
         )
-        return replicas
+        return answer.replicas
 
     async def PutAlias(
         self, request: scheduler_pb2.PutAliasRequest, context: aio.ServicerContext[Any, Any]
     ) -> scheduler_pb2.Alias:
         """Give a model a second name; answered once it is written down."""
         name, target = _checked_name(request.alias.name), _checked_name(request.alias.target)
-        alias, _ = await self._put_alias(name, target)
+        alias = (await self._put_alias(name, target)).alias
         assert alias is not None  # what was put is there
         return scheduler_pb2.Alias(name=alias.name, target=alias.target)
 
@@ -218,14 +225,11 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         self, request: scheduler_pb2.RemoveAliasRequest, context: aio.ServicerContext[Any, Any]
     ) -> scheduler_pb2.RemoveAliasResponse:
         """Forget a second name; the model stays."""
-        _, was_set = await self._put_alias(_checked_name(request.name), None)
-        return scheduler_pb2.RemoveAliasResponse(was_set=was_set)
+        answer = await self._put_alias(_checked_name(request.name), None)
+        return scheduler_pb2.RemoveAliasResponse(was_set=answer.was_set)
 
-    async def _put_alias(self, name: str, target: str | None) -> tuple[ModelAlias | None, bool]:
-        """Return the alias as it is then, and True if there was one before."""
-        answer: tuple[ModelAlias | None, bool] = await self._ask(
-            lambda caller_id: AliasPut(caller_id=caller_id, name=name, target=target)
-        )
+    async def _put_alias(self, name: str, target: str | None) -> AnswerAlias:
+        answer: AnswerAlias = await self._ask(lambda caller_id: AliasPut(caller_id=caller_id, name=name, target=target))
         return answer
 
     async def ReportQueues(
@@ -245,7 +249,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
 
     async def _ask(self, event: Callable[[str], Event]) -> Any:
         """Put a question to the core, made for the id of its caller, and wait for the answer."""
-        with self._callers.waiting_for_answer() as caller:
+        with self._callers.waiting() as caller:
             await self._loop.post(event(caller.id))
             return await caller.outcome
 
