@@ -27,6 +27,15 @@ from common.redis_client import open_redis
 from common.telemetry.logs import get_logger
 from scheduler import metrics
 from scheduler.core.sizes.margins import NO_MARGINS, Margins
+from scheduler.core.state.effects import (
+    RemoveDesired,
+    SaveAlias,
+    SaveConstraints,
+    SaveDesired,
+    SaveDrain,
+    SaveMargins,
+    Write,
+)
 from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.desired import DesiredPlacement
 from scheduler.core.values.routing_table import ModelAlias
@@ -200,38 +209,32 @@ class RedisStore:
                 log.warning("store.unreadable_record", key=key, name=name, text=str(error))
         return records
 
-    async def save(self, fence: int, record: DesiredPlacement) -> None:
-        """Write a record if `fence` is still current.
+    async def write(self, effect: Write) -> None:
+        """Write what an effect holds, or forget what it no longer has, if its fence is still current.
 
         Raises:
             StaleFence: it is not, or another scheduler wrote the record.
         """
-        await self._put(fence, PLACEMENTS, record.placement_id, encode(record))
-
-    async def remove(self, fence: int, placement_id: str) -> None:
-        """Forget a record; raises as `save`."""
-        if (PLACEMENTS, placement_id) in self._versions:
-            await self._put(fence, PLACEMENTS, placement_id, "")
-
-    async def save_constraints(self, fence: int, model_name: str, constraints: Constraints | None) -> None:
-        """Write what is wanted of a model, or forget it; raises as `save`."""
-        text = "" if constraints is None else encode_constraints(constraints)
-        await self._put(fence, CONSTRAINTS, model_name, text)
-
-    async def save_margins(self, fence: int, margins: Margins) -> None:
-        """Write what was learned; raises as `save`."""
-        for name, text in encode_margins(margins).items():
-            await self._put(fence, MARGINS, name, text)
-
-    async def save_drain(self, fence: int, node_id: str, budget_s: float | None) -> None:
-        """Write that a node is out of use, or forget it; raises as `save`."""
-        await self._put(fence, DRAINS, node_id, "" if budget_s is None else encode_drain(budget_s))
-
-    async def save_alias(self, fence: int, key: str, alias: ModelAlias | None) -> None:
-        """Write an alias, or forget it; raises as `save`."""
-        if (ALIASES, ALIASES_MARK) not in self._versions:
-            await self._put(fence, ALIASES, ALIASES_MARK, "{}")
-        await self._put(fence, ALIASES, key, "" if alias is None else encode_alias(alias))
+        fence = effect.fence
+        match effect:
+            case SaveDesired():
+                await self._put(fence, PLACEMENTS, effect.record.placement_id, encode(effect.record))
+            case RemoveDesired():
+                if (PLACEMENTS, effect.placement_id) in self._versions:
+                    await self._put(fence, PLACEMENTS, effect.placement_id, "")
+            case SaveConstraints():
+                text = "" if effect.constraints is None else encode_constraints(effect.constraints)
+                await self._put(fence, CONSTRAINTS, effect.model_name, text)
+            case SaveMargins():
+                for name, text in encode_margins(effect.margins).items():
+                    await self._put(fence, MARGINS, name, text)
+            case SaveDrain():
+                text = "" if effect.budget_s is None else encode_drain(effect.budget_s)
+                await self._put(fence, DRAINS, effect.node_id, text)
+            case SaveAlias():
+                if (ALIASES, ALIASES_MARK) not in self._versions:
+                    await self._put(fence, ALIASES, ALIASES_MARK, "{}")
+                await self._put(fence, ALIASES, effect.key, "" if effect.alias is None else encode_alias(effect.alias))
 
     async def _put(self, fence: int, key: str, name: str, text: str) -> None:
         keys = [FENCE, key]

@@ -9,10 +9,6 @@ from scheduler.converters import fault_of
 from scheduler.core.state.effects import (
     RemoveDesired,
     Save,
-    SaveAlias,
-    SaveConstraints,
-    SaveDesired,
-    SaveDrain,
     SaveMargins,
     Write,
 )
@@ -52,7 +48,7 @@ class Writer:
             effect = await self._writes.get()
             try:
                 self._check(effect.fence)
-                await self._write(effect)
+                await self._store.write(effect)
             except StoreUnavailableError as error:
                 fault = Fault(reason=ModelUnavailable.reason, message=str(error), retry_after_s=1.0)
                 await self._report_failure(effect, fault)
@@ -61,21 +57,6 @@ class Writer:
             else:
                 if isinstance(effect, Save):
                     await self._loop.post(SaveEnded(save=effect))
-
-    async def _write(self, effect: Write) -> None:
-        match effect:
-            case SaveDesired():
-                await self._store.save(effect.fence, effect.record)
-            case RemoveDesired():
-                await self._store.remove(effect.fence, effect.placement_id)
-            case SaveConstraints():
-                await self._store.save_constraints(effect.fence, effect.model_name, effect.constraints)
-            case SaveMargins():
-                await self._store.save_margins(effect.fence, effect.margins)
-            case SaveDrain():
-                await self._store.save_drain(effect.fence, effect.node_id, effect.budget_s)
-            case SaveAlias():
-                await self._store.save_alias(effect.fence, effect.key, effect.alias)
 
     async def _report_failure(self, effect: Write, fault: Fault) -> None:
         match effect:

@@ -10,6 +10,7 @@ from common.clock import SystemClock
 from common.errors import StaleFence, StartupError
 from common.spec.layout import Layout
 from scheduler.core.sizes.margins import MarginKey, Margins
+from scheduler.core.state.effects import RemoveDesired, SaveConstraints, SaveDesired, SaveMargins
 from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
@@ -96,46 +97,49 @@ async def test_the_fence_rises_above_what_a_host_has_seen_and_above_what_is_stor
 
 async def test_a_record_comes_back_as_it_was_written(store: RedisStore, other: RedisStore) -> None:
     lease = await store.acquire("one", high_water=0)
-    await store.save(lease.fence, RECORD)
-    await store.save(lease.fence, RECORD.in_phase(Phase.RUNNING))
+    await store.write(SaveDesired(fence=lease.fence, record=RECORD))
+    await store.write(SaveDesired(fence=lease.fence, record=RECORD.in_phase(Phase.RUNNING)))
     assert await other.load() == (RECORD.in_phase(Phase.RUNNING),)
-    await store.remove(lease.fence, "p1")
+    await store.write(RemoveDesired(fence=lease.fence, placement_id="p1"))
     assert await other.load() == ()
 
 
 async def test_margins_outlive_their_leader_and_only_a_leader_writes_them(store: RedisStore, other: RedisStore) -> None:
     old = await store.acquire("one", high_water=0)
     learned = Margins().with_residual(KEY, -3).with_exhausted("d" * 64, "CUDA T4", graph_and_cache_bytes=10)
-    await store.save_margins(old.fence, learned)
+    await store.write(SaveMargins(fence=old.fence, margins=learned))
     learned = learned.with_residual(KEY, 4096)
-    await store.save_margins(old.fence, learned)
+    await store.write(SaveMargins(fence=old.fence, margins=learned))
     await store.release("one")
     new = await other.acquire("two", high_water=0)
     assert await other.load_margins() == learned
     with pytest.raises(StaleFence):
-        await store.save_margins(old.fence, learned.with_residual(KEY, 1))
+        await store.write(SaveMargins(fence=old.fence, margins=learned.with_residual(KEY, 1)))
     assert await other.load_margins() == learned
-    await other.save_margins(new.fence, learned.with_residual(KEY, 5))
+    await other.write(SaveMargins(fence=new.fence, margins=learned.with_residual(KEY, 5)))
     assert (await store.load_margins()).residuals[KEY] == (-3, 4096, 5)
 
 
 async def test_a_leader_of_the_past_writes_and_removes_nothing(store: RedisStore, other: RedisStore) -> None:
     old = await store.acquire("one", high_water=0)
-    await store.save(old.fence, RECORD)
+    await store.write(SaveDesired(fence=old.fence, record=RECORD))
     await store.release("one")
     new = await other.acquire("two", high_water=0)
-    for attempt in (store.save(old.fence, RECORD), store.remove(old.fence, "p1")):
+    for attempt in (
+        store.write(SaveDesired(fence=old.fence, record=RECORD)),
+        store.write(RemoveDesired(fence=old.fence, placement_id="p1")),
+    ):
         with pytest.raises(StaleFence):
             await attempt
     assert await other.load() == (RECORD,)
-    await other.save(new.fence, RECORD.in_phase(Phase.RUNNING))
+    await other.write(SaveDesired(fence=new.fence, record=RECORD.in_phase(Phase.RUNNING)))
 
 
 async def test_a_record_that_somebody_else_changed_is_not_overwritten(store: RedisStore, other: RedisStore) -> None:
     lease = await store.acquire("one", high_water=0)
-    await store.save(lease.fence, RECORD)
+    await store.write(SaveDesired(fence=lease.fence, record=RECORD))
     with pytest.raises(StaleFence, match="written by another scheduler"):
-        await other.save(lease.fence, RECORD)
+        await other.write(SaveDesired(fence=lease.fence, record=RECORD))
 
 
 async def test_nothing_is_written_after_the_store_forgot_the_fence(store: RedisStore, redis: RedisServer) -> None:
@@ -143,7 +147,7 @@ async def test_nothing_is_written_after_the_store_forgot_the_fence(store: RedisS
     async with redis.client() as client:
         await client.flushall()
     with pytest.raises(StaleFence, match="at fence none"):
-        await store.save(lease.fence, RECORD)
+        await store.write(SaveDesired(fence=lease.fence, record=RECORD))
 
 
 async def test_another_schema_is_left_alone(store: RedisStore, redis: RedisServer) -> None:
@@ -155,7 +159,7 @@ async def test_another_schema_is_left_alone(store: RedisStore, redis: RedisServe
 
 async def test_an_unreadable_record_is_skipped_and_left_where_it_is(store: RedisStore, redis: RedisServer) -> None:
     lease = await store.acquire("one", high_water=0)
-    await store.save(lease.fence, RECORD)
+    await store.write(SaveDesired(fence=lease.fence, record=RECORD))
     async with redis.client() as client:
         await client.hset("{sched}:placements", "bad", "{")
         await client.hset("{sched}:placements", "odd", '{"version": 1, "record": {"placement_id": "odd"}}')
@@ -165,7 +169,7 @@ async def test_an_unreadable_record_is_skipped_and_left_where_it_is(store: Redis
 
 async def test_fields_of_a_newer_build_are_ignored(store: RedisStore, redis: RedisServer) -> None:
     lease = await store.acquire("one", high_water=0)
-    await store.save(lease.fence, RECORD)
+    await store.write(SaveDesired(fence=lease.fence, record=RECORD))
     async with redis.client() as client:
         text = await client.hget("{sched}:placements", "p1")
         await client.hset("{sched}:placements", "p1", text.replace('"record":{', '"record":{"colour":"red",'))
@@ -174,7 +178,7 @@ async def test_fields_of_a_newer_build_are_ignored(store: RedisStore, redis: Red
 
 async def test_all_keys_share_one_hash_tag(store: RedisStore, redis: RedisServer) -> None:
     lease = await store.acquire("one", high_water=0)
-    await store.save(lease.fence, RECORD)
+    await store.write(SaveDesired(fence=lease.fence, record=RECORD))
     async with redis.client() as client:
         assert all(key.startswith("{sched}:") for key in await client.keys("*"))
 
@@ -214,14 +218,20 @@ async def test_constraints_are_written_with_the_fence_and_read_by_the_next_leade
     store: RedisStore, other: RedisStore
 ) -> None:
     lease = await store.acquire("one", high_water=0)
-    await store.save_constraints(lease.fence, "m:latest", WANTED)
-    await store.save_constraints(lease.fence, "n:latest", replace(WANTED, pinned=True))
-    await store.save_constraints(lease.fence, "m:latest", replace(WANTED, priority=4))
+    await store.write(SaveConstraints(fence=lease.fence, caller_id="", model_name="m:latest", constraints=WANTED))
+    await store.write(
+        SaveConstraints(
+            fence=lease.fence, caller_id="", model_name="n:latest", constraints=replace(WANTED, pinned=True)
+        )
+    )
+    await store.write(
+        SaveConstraints(fence=lease.fence, caller_id="", model_name="m:latest", constraints=replace(WANTED, priority=4))
+    )
     assert await other.load_constraints() == {
         "m:latest": replace(WANTED, priority=4),
         "n:latest": replace(WANTED, pinned=True),
     }
-    await store.save_constraints(lease.fence, "n:latest", None)
+    await store.write(SaveConstraints(fence=lease.fence, caller_id="", model_name="n:latest", constraints=None))
     assert set(await other.load_constraints()) == {"m:latest"}
     assert await other.load() == ()
 
@@ -232,8 +242,8 @@ async def test_a_former_leader_can_set_nothing(store: RedisStore, other: RedisSt
     new = await other.acquire("two", high_water=0)
     await other.load_constraints()
     with pytest.raises(StaleFence):
-        await store.save_constraints(old.fence, "m:latest", WANTED)
-    await other.save_constraints(new.fence, "m:latest", WANTED)
+        await store.write(SaveConstraints(fence=old.fence, caller_id="", model_name="m:latest", constraints=WANTED))
+    await other.write(SaveConstraints(fence=new.fence, caller_id="", model_name="m:latest", constraints=WANTED))
     assert await other.load_constraints() == {"m:latest": WANTED}
 
 

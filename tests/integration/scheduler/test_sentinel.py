@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 from common.clock import SystemClock
 from common.errors import StartupError
 from common.redis_client import open_redis
+from scheduler.core.state.effects import SaveConstraints
 from scheduler.core.values.constraints import Constraints
 from scheduler.redis_store import RedisStore, StoreUnavailableError
 from tests.ports import free_port
@@ -143,7 +144,11 @@ async def test_the_scheduler_leads_on_after_the_primary_died_with_what_was_writt
     try:
         before = await store.acquire("one", high_water=0)
         assert before.is_mine
-        await store.save_constraints(before.fence, "demo:latest", Constraints(pinned=True))
+        await store.write(
+            SaveConstraints(
+                fence=before.fence, caller_id="", model_name="demo:latest", constraints=Constraints(pinned=True)
+            )
+        )
         await _until_copied(watched)
         old = await watched.primary()
         await watched.kill(old)
