@@ -11,7 +11,7 @@ from common.ids import random_id
 from common.telemetry import tracing
 from protos import scheduler_pb2
 from scheduler import metrics
-from scheduler.converters import error_of
+from scheduler.converters import LOADING, QUEUED, error_of
 from scheduler.core.state.effects import (
     Answer,
     AnswerFailed,
@@ -88,19 +88,9 @@ class Callers:
     def tell(self, effect: AnswerQueued | AnswerLoading) -> None:
         """Pass progress on to the callers that are still there."""
         if isinstance(effect, AnswerQueued):
-            event = scheduler_pb2.EnsureModelEvent(
-                queued=scheduler_pb2.Queued(position=effect.position, waits_for=effect.waits_for, eta_s=effect.eta_s)
-            )
+            event = scheduler_pb2.EnsureModelEvent(queued=QUEUED.to_proto(effect))
         else:
-            event = scheduler_pb2.EnsureModelEvent(
-                loading=scheduler_pb2.Loading(
-                    fraction=effect.fraction,
-                    bytes_done=effect.bytes_done,
-                    bytes_total=effect.bytes_total,
-                    waits_for=effect.waits_for,
-                    eta_s=effect.eta_s,
-                )
-            )
+            event = scheduler_pb2.EnsureModelEvent(loading=LOADING.to_proto(effect))
         for caller_id in effect.callers:
             if (caller := self._waiting.get(caller_id)) is not None:
                 caller.tell(event)

@@ -8,12 +8,14 @@ from common.spec import codecs
 from common.spec.codec import Codec, EnumCodec
 from common.spec.layout import Layout
 from protos import cluster_pb2, host_pb2, scheduler_pb2
+from scheduler.core.state.effects import AnswerLoading, AnswerQueued
+from scheduler.core.state.events import EnsureRequested, ExplainAsked
 from scheduler.core.values.asked import Asked
 from scheduler.core.values.facts import ModelFacts
-from scheduler.core.values.faults import Fault
+from scheduler.core.values.faults import CrashRow, Fault
 from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.values.origins import Origin
-from scheduler.core.values.routing_table import ReplicaRoute
+from scheduler.core.values.routing_table import ModelAlias, ReplicaRoute
 from scheduler.core.values.view import (
     DeviceKind,
     DeviceView,
@@ -51,6 +53,16 @@ _FILES = Codec(ModelFile, cluster_pb2.Model, partial=True)
 _FACTS = Codec(ModelFacts, cluster_pb2.ModelMemory, partial=True)
 _RUNNERS = Codec(RunnerView, cluster_pb2.RunnerStatus, nested={"state": _STATES, "memory": MEMORY_REPORT}, partial=True)
 _MODEL_ORIGINS = Codec(Origin, host_pb2.ModelOrigin)
+ALIASES = Codec(ModelAlias, scheduler_pb2.Alias)
+LOAD_REQUESTS = Codec(
+    EnsureRequested, scheduler_pb2.EnsureModelRequest, nested={"options": codecs.LOAD_OPTIONS}, partial=True
+)
+EXPLAIN_REQUESTS = Codec(
+    ExplainAsked, scheduler_pb2.ExplainRequest, nested={"options": codecs.LOAD_OPTIONS}, partial=True
+)
+QUEUED = Codec(AnswerQueued, scheduler_pb2.Queued, partial=True)
+LOADING = Codec(AnswerLoading, scheduler_pb2.Loading, partial=True)
+CRASH_ROWS = Codec(CrashRow, cluster_pb2.CrashRow, partial=True)
 
 
 def to_nodes(inventory: SeenInventory, known: KnownNodes) -> tuple[tuple[NodeView, ...], frozenset[str]]:

@@ -148,7 +148,7 @@ def decode_drain(text: str | bytes) -> float:
 
 def encode_alias(alias: ModelAlias) -> str:
     """Return an alias as JSON."""
-    return orjson.dumps({"name": alias.name, "target": alias.target}).decode()
+    return orjson.dumps(alias).decode()
 
 
 def decode_alias(text: str | bytes) -> ModelAlias | None:

@@ -12,7 +12,7 @@ from common.seen_inventory import SeenInventory
 from common.telemetry.skipped_rows import BAD_NAME, SkippedRows
 from protos import cluster_pb2, discovery_pb2, scheduler_pb2
 from scheduler import metrics
-from scheduler.converters import SPEED_SOURCES, from_replica
+from scheduler.converters import ALIASES, CRASH_ROWS, SPEED_SOURCES, from_replica
 from scheduler.core.state.effects import PublishRoutes
 from scheduler.core.values.faults import CrashRow
 from scheduler.core.values.routing_table import ModelRoute
@@ -117,14 +117,11 @@ class RouteBoard:
     def crash_row(self, row: CrashRow) -> cluster_pb2.CrashRow:
         """Convert crashes in a row. Moments are whole seconds, so that an unchanged row stays equal."""
         until_s = row.excluded_until_s
-        return cluster_pb2.CrashRow(
-            model_name=row.model_name,
-            node_id=row.node_id,
-            crashes=row.crashes,
+        return CRASH_ROWS.to_proto(
+            row,
             last_at_unix_ms=self._whole_unix_ms(row.last_s),
             retry_at_unix_ms=self._whole_unix_ms(row.retry_at_s),
             excluded_until_unix_ms=None if until_s is None else self._whole_unix_ms(until_s),
-            error=row.error,
         )
 
     def publish(self, effect: PublishRoutes) -> None:
@@ -134,9 +131,7 @@ class RouteBoard:
         )
         if effect.aliases is not None:
             self.table.aliases.SetInParent()
-            self.table.aliases.aliases.extend(
-                scheduler_pb2.Alias(name=alias.name, target=alias.target) for alias in effect.aliases
-            )
+            self.table.aliases.aliases.extend(map(ALIASES.to_proto, effect.aliases))
         current = {_key(route.model) for route in effect.routes}
         self._models = {key: model for key, model in self._models.items() if key in current}
         metrics.ROUTES_VERSION.set(effect.version)

@@ -6,12 +6,12 @@ from typing import Any
 from grpc import aio
 
 from common.errors import InvalidRequest
-from common.spec import codecs
 from common.telemetry import tracing
 from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
 from scheduler import metrics
 from scheduler.callers import Callers
 from scheduler.constraint_converters import from_explanation, from_model_constraints, to_constraints
+from scheduler.converters import ALIASES, EXPLAIN_REQUESTS, LOAD_REQUESTS
 from scheduler.core.state.effects import (
     AnswerAlias,
     AnswerConstraints,
@@ -27,9 +27,7 @@ from scheduler.core.state.events import (
     CrashesBlamed,
     DeviceClearAsked,
     DrainAsked,
-    EnsureRequested,
     Event,
-    ExplainAsked,
     QueuesReported,
     UnloadRequested,
 )
@@ -61,15 +59,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
             tracing.begin("ensure", kind=tracing.SpanKind.SERVER) as span,
             self._callers.waiting_for_load() as caller,
         ):
-            event = EnsureRequested(
-                caller_id=caller.id,
-                model_name=name,
-                context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
-                keep_alive_ms=request.keep_alive_ms if request.HasField("keep_alive_ms") else None,
-                options=codecs.LOAD_OPTIONS.from_proto(request.options),
-                load_only=request.load_only,
-                at_once=request.at_once,
-            )
+            event = LOAD_REQUESTS.from_proto(request, caller_id=caller.id, model_name=name)
             await self._loop.post(event)
             try:
                 async for progress in caller.news():
@@ -159,15 +149,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         """Explain the placement of a model, or the one that it would get."""
         name = _checked_name(request.model_name)
         with self._callers.waiting() as caller:
-            event = ExplainAsked(
-                caller_id=caller.id,
-                model_name=name,
-                context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
-                options=codecs.LOAD_OPTIONS.from_proto(request.options),
-                last=request.last,
-                wait_s=min(request.wait_ms / 1000, EXPLAIN_WAIT_S_MAX),
-                slots=request.slots,
-            )
+            wait_s = min(request.wait_ms / 1000, EXPLAIN_WAIT_S_MAX)
+            event = EXPLAIN_REQUESTS.from_proto(request, caller_id=caller.id, model_name=name, wait_s=wait_s)
             await self._loop.post(event)
             try:
                 answer: AnswerExplained = await caller.outcome
@@ -219,7 +202,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         name, target = _checked_name(request.alias.name), _checked_name(request.alias.target)
         alias = (await self._put_alias(name, target)).alias
         assert alias is not None  # what was put is there
-        return scheduler_pb2.Alias(name=alias.name, target=alias.target)
+        return ALIASES.to_proto(alias)
 
     async def RemoveAlias(
         self, request: scheduler_pb2.RemoveAliasRequest, context: aio.ServicerContext[Any, Any]

@@ -82,10 +82,6 @@ class Fitting:
     def _only_layout(self) -> Layout:
         return self.base.without_devices() if self.shape is Shape.CPU else self._layout(self._by_shares())
 
-    def layer_bytes(self) -> Sequence[int]:
-        """Return the bytes of each layer on a device, the output last."""
-        return self.sizes.on_devices()
-
     def layer_seconds(self, key: DeviceKey) -> Sequence[float]:
         """Return the seconds of each layer on this device, for a token."""
         speed = speed_of(self.device_set.device(*key)[1], known=self.speeds_known)

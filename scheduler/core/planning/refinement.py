@@ -52,7 +52,7 @@ class Refinement:
         return None
 
     def _in_order(self, found: Layout | None) -> Iterator[tuple[Bound, GraphKind]]:
-        layers, most = len(self.fitting.layer_bytes()), len(self._keys)
+        layers, most = len(self.fitting.sizes.on_devices()), len(self._keys)
         targets: list[Target] = [(layers - 1, True)]
         if self.fitting.shape is Shape.PARTIAL:
             have = target_of(found)
@@ -70,7 +70,7 @@ class Refinement:
 
     def _possible(self, kinds: Sequence[GraphKind]) -> list[GraphKind]:
         """Return the kinds whose layers fit so many devices if these held nothing else, in any order."""
-        sizes = self.fitting.layer_bytes()
+        sizes = self.fitting.sizes.on_devices()
         rooms = (
             [0, *itertools.accumulate(one.room_bytes for one in self.fitting.bins_beside({}, sizes))] if kinds else []
         )
@@ -79,12 +79,12 @@ class Refinement:
     def _roomiest(self, kind: GraphKind, bound: Bound) -> Layout | None:
         """Return the layout on so many devices that leaves most free."""
         guess = self._bounds.guess(kind, self._keys, bound)
-        bins = self.fitting.bins_beside(guess.graphs, self.fitting.layer_bytes())
+        bins = self.fitting.bins_beside(guess.graphs, self.fitting.sizes.on_devices())
         if self.fitting.in_any_order and kind.devices <= DEVICES_MAX:
             bins = bins[:DEVICES_MAX]
             parts = arranged(self._run(kind, guess, bins))
             return None if parts is None else self._layout(parts, bins, kind)
-        bins, sizes = bins[: kind.devices], list(self.fitting.layer_bytes())
+        bins, sizes = bins[: kind.devices], list(self.fitting.sizes.on_devices())
         sizes[-1] += max(guess.output_bytes.values(), default=0)
         if sum(self._layers(kind, sizes)) > sum(one.room_bytes for one in bins):
             return None  # however they are laid out
@@ -112,7 +112,7 @@ class Refinement:
         """Yield the fastest layout on every set of so many devices."""
         guess = self._bounds.guess(kind, self._keys, Bound.LIKE_THIS)
         seconds = {key: self._layers(kind, self.fitting.layer_seconds(key)) for key in self._keys}
-        bins = self.fitting.bins_beside(guess.graphs, self.fitting.layer_bytes())
+        bins = self.fitting.bins_beside(guess.graphs, self.fitting.sizes.on_devices())
         bins = sorted(bins, key=lambda one: sum(seconds[one.key]))[:DEVICES_MAX]
         for parts in fastest(self._run(kind, guess, bins), [seconds[one.key] for one in bins]):
             if (layout := self._layout(parts, bins, kind)) is not None:
@@ -120,7 +120,7 @@ class Refinement:
 
     def _run(self, kind: GraphKind, guess: Guess, bins: Sequence[Bin]) -> Run:
         """Return the run of blocks; a projector is on the first device, and counts with the first layer."""
-        sizes = list(self._layers(kind, self.fitting.layer_bytes()))
+        sizes = list(self._layers(kind, self.fitting.sizes.on_devices()))
         sizes[0] += guess.projector_bytes
         rooms = [one.room_bytes for one in bins]
         ends = [one.room_bytes - (guess.output_bytes[one.key] if kind.output else 0) for one in bins]
@@ -134,7 +134,7 @@ class Refinement:
     def _layout(self, parts: Parts, bins: Sequence[Bin], kind: GraphKind) -> Layout | None:
         split = Split(
             parts=tuple((bins[index].key, count) for index, count in parts),
-            host_blocks=len(self.fitting.layer_bytes()) - 1 - (kind.taken - kind.output),
+            host_blocks=len(self.fitting.sizes.on_devices()) - 1 - (kind.taken - kind.output),
             output_on_host=not kind.output,
         )
         return self.fitting.layout_of(split)
