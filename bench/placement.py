@@ -85,7 +85,7 @@ def known_cases(rounds: int) -> dict[str, Case]:
         "layers": partial(plan, roomy, 8, request=replace(REQUEST, constraints=Constraints(num_gpu=20))),
         "tenant": partial(plan, roomy, 8, request=replace(REQUEST, constraints=tenant)),
         "devices": partial(plan, roomy, 8, request=replace(REQUEST, constraints=rack)),
-        "refusal": partial(plan, roomy, 2000, request=replace(REQUEST, require_gpu=True)),
+        "refusal": partial(plan, roomy, 2000, request=replace(REQUEST, constraints=Constraints(require_gpu=True))),
     }
     return {f"known_{name}": (measure, PLAN_MS_MAX) for name, measure in cases.items()}
 

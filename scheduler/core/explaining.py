@@ -23,13 +23,9 @@ from scheduler.core.state.model_constraints import constraints_of, followable, l
 from scheduler.core.state.shared_files import keeping_of
 from scheduler.core.values.asked import Asked, wanted_context_tokens
 from scheduler.core.values.constraint_origins import applied_constraints
-from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints
 from scheduler.core.values.faults import Fault, bad_model_file, invalid_value, model_not_found, unavailable
 from scheduler.core.values.routing_table import device_names, with_tag
 from scheduler.core.values.view import ModelFile
-
-MEASURING = "measuring"
-NOT_MEASURED = "no memory report for this yet"
 
 
 def explain(state: ClusterState, event: ExplainAsked, now_s: float) -> None:
@@ -53,12 +49,14 @@ def _answer(state: ClusterState, event: ExplainAsked, now_s: float, *, is_last_m
         state.refuse(event.caller_id, fault)
         return True
     try:
-        explanation = _last(state, model, now_s) if event.last else _hypothetical(state, model, event, now_s)
+        decision = state.decisions.get(model.name) if event.last else _hypothetical(state, model, event, now_s)
+        decision = decision or Decision(at_s=now_s, outcome=None)
+        if isinstance(decision.outcome, MeasureFirst) and not is_last_moment:
+            return False
+        explanation = _explanation(state, model, decision, now_s, hypothetical=not event.last)
     except InvalidRequest as error:
         state.refuse(event.caller_id, invalid_value(error.message))
         return True
-    if explanation.outcome == MEASURING and not is_last_moment:
-        return False
     state.emit(AnswerExplained(caller_id=event.caller_id, explanation=explanation))
     return True
 
@@ -80,22 +78,7 @@ def _why_not(state: ClusterState, model: ModelFile | None, name: str) -> Fault |
     return None
 
 
-def _last(state: ClusterState, model: ModelFile, now_s: float) -> Explanation:
-    decision = state.decisions.get(model.name)
-    if decision is None:
-        return _explanation(state, model, None, hypothetical=False, now_s=now_s)
-    return _explanation(
-        state,
-        model,
-        decision.outcome,
-        hypothetical=False,
-        now_s=now_s,
-        taken=decision,
-        held_to=decision.constraints,
-    )
-
-
-def _hypothetical(state: ClusterState, model: ModelFile, event: ExplainAsked, now_s: float) -> Explanation:
+def _hypothetical(state: ClusterState, model: ModelFile, event: ExplainAsked, now_s: float) -> Decision:
     """Plan one replica more, as if a request asked for it."""
     options = followable(state, model.name, event.options)
     wanted = wanted_context_tokens(event.context_tokens, trained=model.trained_context_tokens, sees=model.sees)
@@ -118,42 +101,36 @@ def _hypothetical(state: ClusterState, model: ModelFile, event: ExplainAsked, no
     if isinstance(outcome, MeasureFirst):
         _measure(state, outcome)
     outcome = with_blockers(state, job, outcome, now_s)
-    return _explanation(state, model, outcome, hypothetical=True, now_s=now_s, held_to=target.constraints)
+    return Decision(at_s=now_s, outcome=outcome, constraints=target.constraints)
 
 
 def _explanation(
-    state: ClusterState,
-    model: ModelFile,
-    outcome: Placement | MeasureFirst | Refusal | None,
-    *,
-    hypothetical: bool,
-    now_s: float,
-    taken: Decision | None = None,
-    held_to: Constraints = NO_CONSTRAINTS,
+    state: ClusterState, model: ModelFile, decision: Decision, now_s: float, *, hypothetical: bool
 ) -> Explanation:
     job = next((one for one in state.jobs_by_age() if one.model_digest == model.digest), None)
-    decision = None if isinstance(outcome, MeasureFirst) else outcome
-    victims = decision.victims if isinstance(decision, Placement) else ()
+    taken = decision.outcome if isinstance(decision.outcome, Placement | Refusal) else None
+    victims = taken.victims if isinstance(taken, Placement) else ()
+    outcome, message = _in_words(decision.outcome)
     return Explanation(
         model_name=model.name,
         model_digest=model.digest,
         hypothetical=hypothetical,
-        age_s=now_s - taken.at_s if taken is not None else 0.0,
-        outcome=_outcome_name(outcome),
-        message=_message(outcome),
-        decision=decision,
-        candidates=decision.candidates if decision is not None else (),
+        age_s=now_s - decision.at_s,
+        outcome=outcome,
+        message=message,
+        decision=taken,
+        candidates=taken.candidates if taken is not None else (),
         device_names={
             (node.id, device.id): device.name for node in state.observed.nodes.values() for device in node.devices
         },
         victims=tuple(_victim(state, placement_id, now_s) for placement_id in victims),
-        rounds=taken.rounds if taken is not None else 0,
-        attempts=taken.attempts if taken is not None else 0,
+        rounds=decision.rounds,
+        attempts=decision.attempts,
         replicas=tuple(_replicas(state, model)),
         waits_for=_waits_for(job, now_s),
         constraints=applied_constraints(
             constraints_of(state, model.name),
-            held_to,
+            decision.constraints,
             state.policy.defaults,
             from_file=with_tag(model.name) in state.file_constraints,
         ),
@@ -167,28 +144,17 @@ def _waits_for(job: LoadJob | None, now_s: float) -> str:
     return f"{job.restart}, in {job.restart.until_s - now_s:.1f} s"
 
 
-def _outcome_name(outcome: Placement | MeasureFirst | Refusal | None) -> str:
+def _in_words(outcome: Placement | MeasureFirst | Refusal | None) -> tuple[str, str]:
+    """Return the name of an outcome, and what there is to say about it."""
     match outcome:
         case None:
-            return "none"
+            return "none", "nothing has been decided about this model since this scheduler leads"
         case Placement():
-            return "placed"
+            return "placed", ""
         case MeasureFirst():
-            return MEASURING
+            return "measuring", f"no memory report for this yet: node {outcome.node_id}, {outcome.layout.slots} slots"
         case Refusal():
-            return outcome.kind.value
-
-
-def _message(outcome: Placement | MeasureFirst | Refusal | None) -> str:
-    match outcome:
-        case Refusal():
-            return outcome.message
-        case MeasureFirst():
-            return f"{NOT_MEASURED}: node {outcome.node_id}, {outcome.layout.slots} slots"
-        case None:
-            return "nothing has been decided about this model since this scheduler leads"
-        case Placement():
-            return ""
+            return outcome.kind.value, outcome.message
 
 
 def _victim(state: ClusterState, placement_id: str, now_s: float) -> VictimView:

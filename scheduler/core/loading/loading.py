@@ -109,7 +109,6 @@ def _plan_outside(
             projector_digest=projector,
         ).with_cache_types(*constraints.cache_types),
         slot_steps=slot_steps(constraints.slots or policy.num_parallel),
-        require_gpu=constraints.require_gpu,
         constraints=constraints,
         backoff=job.failed.backoff,
         automatic_context=target.asked.context_tokens is None and not configured_tokens,

@@ -34,7 +34,6 @@ class PlacementRequest:
     slot_steps: tuple[int, ...]
     automatic_context: bool = False  # the context follows from the node's devices
     automatic_cache_type: bool = False  # a smaller cache type may be taken
-    require_gpu: bool = False
     constraints: Constraints = NO_CONSTRAINTS
     backoff: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (node, device) where allocations failed
     failed_nodes: Mapping[str, str] = field(default_factory=dict)  # node → why it is not tried again

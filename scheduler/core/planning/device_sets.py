@@ -117,7 +117,7 @@ def find_device_sets(request: PlacementRequest, view: ClusterView) -> DeviceSets
 def _asks_for_nothing(request: PlacementRequest) -> bool:
     """Return True if the request leaves every usable device to the planner."""
     wanted = request.constraints
-    is_open = not (wanted.nodes or wanted.devices or wanted.backend or wanted.require_gpu or request.require_gpu)
+    is_open = not (wanted.nodes or wanted.devices or wanted.backend or wanted.require_gpu)
     is_open = is_open and wanted.main_gpu is None
     return is_open and wanted.num_gpu != 0 and wanted.max_shape is Shape.CPU
 
@@ -242,7 +242,7 @@ def _passing_obstacle(
     age_s = device.free_age_s + node.report_age_s
     if age_s > FIGURES_UNUSABLE_S:
         return Verdict.FIGURES_UNUSABLE, f"free memory is {age_s:.1f} s old"
-    if device.kind is DeviceKind.CPU and (request.require_gpu or request.constraints.require_gpu):
+    if device.kind is DeviceKind.CPU and request.constraints.require_gpu:
         return Verdict.GPU_REQUIRED, "a GPU is required"
     if obstacle := device_obstacle(request.constraints, node, device, whole=whole):
         return Verdict.CONSTRAINED, f'the model is kept off by "{obstacle}"'

@@ -33,7 +33,7 @@ from scheduler.core.planning.fitting import COMPLETE_SHAPES
 from scheduler.core.planning.known_reports import BAD_FILE
 from scheduler.core.planning.nearest import nearest, would_fit_text
 from scheduler.core.planning.ranking import node_sets, ranked, ranked_sites
-from scheduler.core.planning.steps import Automatic, Eviction, Step, steps, tier_bytes
+from scheduler.core.planning.steps import Eviction, Step, cache_types, context_steps, steps, tier_bytes
 from scheduler.core.sizes.ledger import NO_PLACEMENTS, Available
 from scheduler.core.values.constraints import FillPolicy, Shape
 from scheduler.core.values.faults import Fault
@@ -72,14 +72,12 @@ class _Search:
     def __init__(
         self, request: PlacementRequest, view: ClusterView, reports: Reports, policy: Policy, *, bounds: bool = False
     ) -> None:
-        if request.require_gpu and not request.constraints.require_gpu:
-            request = replace(request, constraints=replace(request.constraints, require_gpu=True))
         self.request = request
         self.view = view
         self.policy = policy
         self.evaluator = Evaluator(request, view, reports, policy, bounds)
         self.device_sets: DeviceSets = find_device_sets(request, view)
-        self._automatic = self._find_automatic()
+        self._trained_tokens = self._trained()
         self.seen: Seen = {}
         self._orders: dict[tuple[Shape, DeviceKind], Iterator[DeviceSet]] = {}
         self._evictable: frozenset[str] | None = None
@@ -138,17 +136,16 @@ class _Search:
         return self._evictable
 
     def _steps(self, *, may_evict: bool) -> Iterator[Step]:
-        automatic, layout = self._automatic, self.request.layout
         tiers = {1}
         if self.request.automatic_context:
             heads = [device_set.node for joint in self.device_sets.joint.values() for device_set in joint]
             totals = {tier_bytes(node) for node in heads} | {0}
-            tiers = {len(automatic.context_steps(layout, total)) for total in totals}
+            tiers = {len(context_steps(self.request, self._trained_tokens, total)) for total in totals}
         return steps(
             self.request.constraints,
             slot_steps=self.request.slot_steps,
             context_steps=max(tiers),
-            cache_steps=len(automatic.cache_types(layout)),
+            cache_steps=len(cache_types(self.request)),
             may_evict=may_evict,
             evict_for_speed=self.policy.evict_for_speed,
         )
@@ -171,21 +168,10 @@ class _Search:
         facts = self.evaluator.known.facts_on(node)
         return sum(facts.bytes_per_token(layer) for layer in range(len(facts.layer_weights_bytes)))
 
-    def _find_automatic(self) -> Automatic:
-        trained = next(
-            (
-                file.trained_context_tokens
-                for node in self.view.nodes
-                if (file := node.model(self.request.model_digest)) is not None
-            ),
-            0,
-        )
-        return Automatic(
-            slot_steps=self.request.slot_steps,
-            context=self.request.automatic_context,
-            cache_type=self.request.automatic_cache_type,
-            trained_tokens=trained,
-        )
+    def _trained(self) -> int:
+        """Return the context that the model was trained with; 0: not given."""
+        files = (node.model(self.request.model_digest) for node in self.view.nodes)
+        return next((file.trained_context_tokens for file in files if file is not None), 0)
 
     def _try_step(self, step: Step, without: frozenset[str], seen: Seen) -> Placement | MeasureFirst | None:
         """Return the first device set that holds the model; with evictions, the one that costs least."""
@@ -228,7 +214,7 @@ class _Search:
     def _has_least_values(self, step: Step, device_set: DeviceSet) -> bool:
         if step.slots != self.request.slot_steps[-1]:
             return False
-        last_cache = step.cache_step + 1 == len(self._automatic.cache_types(self.request.layout))
+        last_cache = step.cache_step + 1 == len(cache_types(self.request))
         return last_cache and self._base(replace(step, context_step=step.context_step + 1), device_set) is None
 
     def _loss(self, placement: Placement) -> float:
@@ -273,10 +259,10 @@ class _Search:
     def _base(self, step: Step, device_set: DeviceSet) -> Layout | None:
         """Return the values of the step on this device set; None: it has stepped down as far as it can."""
         total = tier_bytes(device_set.node) if step.shape is not Shape.CPU else 0
-        contexts = self._automatic.context_steps(self.request.layout, total)
+        contexts = context_steps(self.request, self._trained_tokens, total)
         if step.context_step >= len(contexts):
             return None
-        layout = self._automatic.cache_types(self.request.layout)[step.cache_step]
+        layout = cache_types(self.request)[step.cache_step]
         return replace(layout, context_tokens=contexts[step.context_step], slots=step.slots)
 
 

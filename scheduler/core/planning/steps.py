@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from common.spec.layout import Layout
+from scheduler.core.planning.candidates import PlacementRequest
 from scheduler.core.values.asked import CONTEXT_TOKENS_AUTO
 from scheduler.core.values.constraints import Constraints, Shape
 from scheduler.core.values.memory import GIB
@@ -84,31 +85,24 @@ CONTEXT_STEPS = (131072, 65536, 32768, 16384, 8192, CONTEXT_TOKENS_AUTO)
 CACHE_TYPE_SMALL = "q8_0"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Automatic:
-    """Values that the planner may choose. `slot_steps` has one number where the user gave one."""
+def context_steps(request: PlacementRequest, trained_tokens: int, total_bytes: int) -> tuple[int, ...]:
+    """Return the contexts to try on a node with so much device memory, largest first. 0 `trained_tokens`: not given."""
+    least = request.layout.context_tokens  # what is wanted at least
+    if not request.automatic_context:
+        return (least,)
+    first = max(least, tier_tokens(total_bytes))
+    steps = [first, *(step for step in CONTEXT_STEPS if least <= step < first)]
+    if trained_tokens:
+        steps = [min(step, trained_tokens) for step in steps]
+    return tuple(dict.fromkeys(steps))
 
-    slot_steps: tuple[int, ...]
-    context: bool = False  # the context comes from the tier
-    cache_type: bool = False
-    trained_tokens: int = 0  # 0: not given
 
-    def context_steps(self, layout: Layout, total_bytes: int) -> tuple[int, ...]:
-        """Return the contexts to try on a node with so much device memory, largest first."""
-        if not self.context:
-            return (layout.context_tokens,)
-        least = layout.context_tokens  # what is wanted at least
-        first = max(least, tier_tokens(total_bytes))
-        steps = [first, *(step for step in CONTEXT_STEPS if least <= step < first)]
-        if self.trained_tokens:
-            steps = [min(step, self.trained_tokens) for step in steps]
-        return tuple(dict.fromkeys(steps))
-
-    def cache_types(self, layout: Layout) -> tuple[Layout, ...]:
-        """Return the layout as it is, then with the smaller cache if that may be chosen."""
-        if not self.cache_type or any(layout.cache_types):
-            return (layout,)
-        return (layout, layout.with_cache_types(CACHE_TYPE_SMALL, CACHE_TYPE_SMALL))
+def cache_types(request: PlacementRequest) -> tuple[Layout, ...]:
+    """Return the layout as it is, then with the smaller cache if that may be chosen."""
+    layout = request.layout
+    if not request.automatic_cache_type or any(layout.cache_types):
+        return (layout,)
+    return (layout, layout.with_cache_types(CACHE_TYPE_SMALL, CACHE_TYPE_SMALL))
 
 
 def tier_tokens(total_bytes: int) -> int:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from math import inf
 
 from common.spec.layout import Layout
-from scheduler.core.planning.candidates import MeasureKey, Placement, Refusal
+from scheduler.core.planning.candidates import MeasureFirst, MeasureKey, Placement, Refusal
 from scheduler.core.sizes.ledger import Promise
 from scheduler.core.sizes.margins import NO_MARGINS, Margins
 from scheduler.core.state.effects import AnswerFailed, Effect, Note, RemoveDesired, SaveDesired
@@ -67,12 +67,12 @@ class ReplicaStop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The last placement decision about a model, kept for explanations."""
+    """The last placement decision about a model, kept for explanations, or one that would be taken now."""
 
     at_s: float
-    outcome: Placement | Refusal
-    attempts: int  # loads that failed before it
-    rounds: int  # reports that it needed
+    outcome: Placement | MeasureFirst | Refusal | None  # None: there is none yet
+    attempts: int = 0  # loads that failed before it
+    rounds: int = 0  # reports that it needed
     constraints: Constraints = NO_CONSTRAINTS  # what it was held to
 
 

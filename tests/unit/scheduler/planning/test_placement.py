@@ -294,7 +294,9 @@ def test_back_off_leaves_more_free_on_the_device_where_an_allocation_failed() ->
 
 def test_a_required_gpu_is_not_replaced_by_host_ram() -> None:
     view = ClusterView(nodes=(node(devices=(gpu(free=4), cpu())),))
-    request = PlacementRequest(model_digest=model().digest, layout=REQUEST.layout, slot_steps=(1,), require_gpu=True)
+    request = PlacementRequest(
+        model_digest=model().digest, layout=REQUEST.layout, slot_steps=(1,), constraints=Constraints(require_gpu=True)
+    )
     outcome, _ = decide(view, engine(8), request)
     assert isinstance(outcome, Refusal)
     assert candidate(outcome, "cpu").verdict is Verdict.GPU_REQUIRED

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from scheduler.core.planning.candidates import ClusterView, MeasureFirst, Refusal, RefusalKind, Verdict
-from scheduler.core.values.constraints import Shape
+from scheduler.core.values.constraints import Constraints, Shape
 from scheduler.core.values.facts import ModelFacts
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.memory import GIB, DeviceBytes, MemoryOrigin, MemoryReport
@@ -89,7 +89,7 @@ def test_a_load_that_failed_everywhere_tells_its_last_attempt_and_what_would_fit
 def test_of_many_devices_that_are_left_out_there_is_still_room_for_what_was_tried() -> None:
     """Each node's RAM is left out; that no GPU holds the model is what people have to know."""
     nodes = tuple(node(f"n{number:03}") for number in range(300))
-    request = replace(REQUEST, slot_steps=(1,), require_gpu=True)
+    request = replace(REQUEST, slot_steps=(1,), constraints=Constraints(require_gpu=True))
     outcome, _ = decide(ClusterView(nodes=nodes), lambda wanted: counted(wanted.layout, weights=100 * GIB), request)
     assert isinstance(outcome, Refusal)
     assert outcome.kind is RefusalKind.INSUFFICIENT_MEMORY
