@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from common.errors import PunaError, error_types
-from common.seen_inventory import SeenInventory
 from common.spec import codecs
 from common.spec.codec import Codec, EnumCodec
 from common.spec.layout import Layout
@@ -27,7 +26,6 @@ from scheduler.core.values.view import (
     SpeedSource,
     Trust,
 )
-from scheduler.known_nodes import KnownNodes
 
 _KINDS = EnumCodec(DeviceKind, cluster_pb2.DeviceType.DESCRIPTOR, unknown=DeviceKind.UNKNOWN)
 _TRUSTS = EnumCodec(Trust, cluster_pb2.Trust.DESCRIPTOR, unknown=Trust.UNKNOWN)
@@ -65,16 +63,12 @@ LOADING = Codec(AnswerLoading, scheduler_pb2.Loading, partial=True)
 CRASH_ROWS = Codec(CrashRow, cluster_pb2.CrashRow, partial=True)
 
 
-def to_nodes(inventory: SeenInventory, known: KnownNodes) -> tuple[tuple[NodeView, ...], frozenset[str]]:
-    """Return an inventory for the core, and the nodes without a report since the one before, which `known` has seen."""
-    return known.views(inventory, lambda node: _to_node(node, inventory.epoch, known))
-
-
-def _to_node(node: cluster_pb2.Node, epoch: int, known: KnownNodes) -> NodeView:
+def to_node(node: cluster_pb2.Node, models: tuple[ModelFile, ...]) -> NodeView:
+    """Return a node with its files, which change less often than the rest."""
     return _NODES.from_proto(
         node,
         devices=tuple(_to_device(device) for device in node.devices),
-        models=known.files(node, epoch, _to_model),
+        models=models,
         runners=tuple(to_runner(runner) for runner in node.runners),
         report_age_s=node.report_age_ms / 1000,
     )
@@ -101,7 +95,8 @@ def _speed_source(device: cluster_pb2.Device) -> SpeedSource:
     return SpeedSource.COPY if device.speed_bytes_s else SpeedSource.UNKNOWN
 
 
-def _to_model(model: cluster_pb2.Model) -> ModelFile:
+def to_file(model: cluster_pb2.Model) -> ModelFile:
+    """Return a file; `error` says why it is of no use."""
     error = model.error
     if not error and not model.HasField("description"):
         error = "its header has not been read"

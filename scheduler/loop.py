@@ -8,7 +8,6 @@ from common.seen_inventory import SeenInventory
 from common.telemetry.collector import Collector
 from common.telemetry.metrics import Sample
 from scheduler import metrics
-from scheduler.converters import to_nodes
 from scheduler.core.state.effects import Effect
 from scheduler.core.state.events import Event, InventorySeen, LeadershipGained, TimePassed
 from scheduler.core.state_machine import SchedulerCore
@@ -97,7 +96,7 @@ class CoreLoop:
         assert inventory is not None, "announced when it was put there"
         self._inventory_at_s = self._clock.now_s()
         self._board.see_inventory(inventory)
-        nodes, silent = to_nodes(inventory, self._nodes)
+        nodes, silent = self._nodes.views(inventory)
         return InventorySeen(nodes=nodes, uptime_s=inventory.uptime_ms / 1000, silent=silent)
 
     def _collect(self) -> None:

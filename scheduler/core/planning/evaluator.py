@@ -86,12 +86,14 @@ class Evaluator:
 
     def _holds(self, device_set: DeviceSet, layout: Layout) -> dict[DeviceKey, int]:
         """Return the bytes that a measurement would take."""
-        return measuring_bytes(device_set.node, layout, self.known.facts(device_set), device_set.nodes, self.policy)
+        return measuring_bytes(
+            device_set.node, layout, self.known.facts(device_set.node), device_set.nodes, self.policy
+        )
 
     def is_too_small(self, shape: Shape, device_set: DeviceSet, base: Layout, without: frozenset[str]) -> bool:
         """Return True if a device set cannot hold the least known size of the model under any plan."""
         if (given := self.request.constraints.num_gpu) is not None:
-            return shape in COMPLETE_SHAPES and given < len(self.known.facts(device_set).layer_weights_bytes)
+            return shape in COMPLETE_SHAPES and given < len(self.known.facts(device_set.node).layer_weights_bytes)
         most = device_set.total_bytes if without else device_set.free_bytes
         if shape in COMPLETE_SHAPES:
             return self.known.least_on_devices(device_set, base) > most
@@ -101,7 +103,7 @@ class Evaluator:
         return self.known.least_anywhere(device_set) > most
 
     def _fitting(self, shape: Shape, device_set: DeviceSet, base: Layout, without: frozenset[str]) -> Fitting:
-        facts = self.known.facts(device_set)
+        facts = self.known.facts(device_set.node)
         sizes, guessed = self.known.sizes(device_set, base), self._are_guessed(device_set, base)
         return Fitting(
             shape=shape,

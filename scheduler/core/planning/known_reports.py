@@ -74,7 +74,7 @@ class KnownReports:
         """Estimate by formula; layers and graph as measured in another layout of the same values, if there is one."""
         known = self._same_values(device_set, layout) or self._larger_values(device_set, layout)
         if known is None:
-            graph = graph_bytes(self.facts(device_set), layout)
+            graph = graph_bytes(self.facts(device_set.node), layout)
             projector = self._projector_bytes(device_set, layout)
         else:
             parts = (*known.report.devices, known.report.host)
@@ -98,7 +98,7 @@ class KnownReports:
 
     def sizes(self, device_set: DeviceSet, base: Layout) -> LayerSizes:
         """Return the sizes of every layer: as measured in any layout of these values, else by the header."""
-        facts = self.facts(device_set)
+        facts = self.facts(device_set.node)
         if (known := self._same_values(device_set, base)) is not None:
             return sizes_by_report(known.report, facts)
         if (larger := self._larger_values(device_set, base)) is not None:
@@ -118,7 +118,7 @@ class KnownReports:
         if (known_least := self._least.get((device_set.node.engine_build, cells))) is not None:
             return known_least
         least = 0
-        layers = len(self.facts(device_set).layer_weights_bytes)
+        layers = len(self.facts(device_set.node).layer_weights_bytes)
         for known in self._of_build(device_set.node.engine_build):
             if known.cells >= cells and known.device_layers == layers and not known.layout.experts_on_host:
                 weights, cache = known.on_devices_bytes
@@ -133,17 +133,13 @@ class KnownReports:
         """Return the least bytes of blocks anywhere: their weights, as reports have them. 0: no report has them."""
         build = device_set.node.engine_build
         if build not in self._blocks:
-            layers = len(self.facts(device_set).layer_weights_bytes)
+            layers = len(self.facts(device_set.node).layer_weights_bytes)
             counts = (_block_weights(known.report, layers) for known in self._of_build(build))
             self._blocks[build] = min((count for count in counts if count), default=0)
         return self._blocks[build]
 
-    def facts(self, device_set: DeviceSet) -> ModelFacts:
-        """Return the facts of the header, as the runner's node has it."""
-        return self.facts_on(device_set.node)
-
-    def facts_on(self, node: NodeView) -> ModelFacts:
-        """Return the facts of the header."""
+    def facts(self, node: NodeView) -> ModelFacts:
+        """Return the facts of the header, as a node has it."""
         known = self._facts.get(node.id)
         if known is None:
             file = node.model(self.digest)

@@ -165,7 +165,7 @@ class _Search:
         return ranked_sites(sites, self.request, self.view, self.evaluator.rooms, read, speeds_known=speeds_known)
 
     def _bytes_per_token(self, node: NodeView) -> int:
-        facts = self.evaluator.known.facts_on(node)
+        facts = self.evaluator.known.facts(node)
         return sum(facts.bytes_per_token(layer) for layer in range(len(facts.layer_weights_bytes)))
 
     def _trained(self) -> int:
@@ -250,7 +250,7 @@ class _Search:
             device_sets = [one for one in device_sets if one.node.id in alone]
         if not device_sets:
             return iter(())
-        if step.shape is Shape.EXPERTS_ON_HOST and not self.evaluator.known.facts(device_sets[0]).has_experts:
+        if step.shape is Shape.EXPERTS_ON_HOST and not self.evaluator.known.facts(device_sets[0].node).has_experts:
             return iter(())
         read = self._bytes_per_token(device_sets[0].node)
         speeds_known = self.device_sets.speeds_known and step.shape is not Shape.CPU

@@ -8,7 +8,6 @@ from common.model_details import KeptDetails, name_details, without_details
 from common.seen_inventory import Laid
 from protos import cluster_pb2, discovery_pb2
 from scheduler import metrics
-from scheduler.converters import to_nodes
 from scheduler.core.state.effects import PublishRoutes
 from scheduler.core.values.faults import CrashRow
 from scheduler.core.values.routing_table import ModelRoute
@@ -116,7 +115,7 @@ def test_a_model_whose_name_is_none_is_skipped_and_named_once_for_each_node() ->
             models = [cluster_pb2.Model(name=name, digest="d") for name in ("m:latest", "my model (1):latest")]
             seen = laid.take(discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="n", models=models)]))
             board.see_inventory(seen)
-            ((node,), _) = to_nodes(seen, known)
+            ((node,), _) = known.views(seen)
     assert [model.name for model in node.models] == ["m:latest"]
     assert [(line["event"], line["node"], line["name"]) for line in logs] == [
         ("row.skipped", "n", "my model (1):latest")

@@ -13,7 +13,6 @@ from scheduler.converters import (
     error_of,
     fault_of,
     to_layout,
-    to_nodes,
     to_runner,
 )
 from scheduler.core.values.desired import DesiredPlacement, Phase
@@ -161,7 +160,7 @@ def test_enum_values_of_a_newer_build_become_the_harmless_one() -> None:
     record = cluster_pb2.RunnerRecord()
     record.status.state = 99  # type: ignore[assignment]
     inventory = discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="a", devices=[device], runners=[record])])
-    ((node,), _) = to_nodes(Laid().take(inventory), KnownNodes())
+    ((node,), _) = KnownNodes().views(Laid().take(inventory))
     (seen,) = node.devices
     assert (seen.kind, seen.trust, seen.usable, seen.pool_id) == (DeviceKind.UNKNOWN, Trust.UNKNOWN, False, "d")
     assert node.runners[0].state is RunnerState.UNKNOWN
@@ -184,8 +183,8 @@ def test_a_runners_error_keeps_its_reason_and_the_sizes_that_failed() -> None:
 
 def test_a_model_without_a_header_cannot_be_used() -> None:
     models = [cluster_pb2.Model(name="m:latest", digest="d")]
-    ((node,), _) = to_nodes(
-        Laid().take(discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="a", models=models)])), KnownNodes()
+    ((node,), _) = KnownNodes().views(
+        Laid().take(discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="a", models=models)]))
     )
     assert node.models[0].error
 
@@ -194,7 +193,7 @@ def test_files_are_made_anew_only_where_they_changed() -> None:
     def seen(*nodes: tuple[str, str]) -> dict[str, NodeView]:
         models = {name: [cluster_pb2.Model(name="m:latest", digest=digest)] for name, digest in nodes}
         inventory = discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id=name, models=models[name]) for name in models])
-        return {node.id: node for node in to_nodes(laid.take(inventory), known)[0]}
+        return {node.id: node for node in known.views(laid.take(inventory))[0]}
 
     known, laid = KnownNodes(), Laid()
     first, second = seen(("a", "1"), ("b", "1")), seen(("a", "1"), ("b", "2"))

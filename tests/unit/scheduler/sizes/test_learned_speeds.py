@@ -8,7 +8,6 @@ import pytest
 from common.seen_inventory import Laid
 from protos import cluster_pb2, discovery_pb2
 from runner.core.devices.decode_speeds import DecodeSpeed, learn
-from scheduler.converters import to_nodes
 from scheduler.core.sizes.ledger import available
 from scheduler.core.sizes.speeds import like_speeds, likened, speed_classes
 from scheduler.core.values.policy import Policy
@@ -102,7 +101,7 @@ class Inventories:
 
     def see(self, *nodes: cluster_pb2.Node, partial: bool = True) -> dict[str, NodeView]:
         message = discovery_pb2.Inventory(nodes=list(nodes), is_partial=partial)
-        return {one.id: one for one in to_nodes(self._laid.take(message), self._known)[0]}
+        return {one.id: one for one in self._known.views(self._laid.take(message))[0]}
 
 
 def reported(name: str, *, decode: float = 0) -> cluster_pb2.Node:
