@@ -7,8 +7,8 @@ drain's budget is over.
 
 from collections.abc import Mapping
 
-from common.spec.layout import Layout
 from scheduler.core.loading.requests import begin_load
+from scheduler.core.planning.lending import nodes_of
 from scheduler.core.state.cluster_state import ClusterState, NodeDrain
 from scheduler.core.state.effects import AnswerDrain, SaveDrain
 from scheduler.core.state.events import DrainAsked
@@ -82,11 +82,6 @@ def replicas_left(state: ClusterState, node_id: str) -> int:
 def replicas_on_drained(state: ClusterState) -> dict[str, int]:
     """Return the number of replicas left, by node."""
     return {node_id: replicas_left(state, node_id) for node_id in state.drains}
-
-
-def nodes_of(owner: str, layout: Layout) -> set[str]:
-    """Return every node that a placement uses."""
-    return {owner, *(part.node_id for part in layout.devices if part.node_id)}
 
 
 def advance_drains(state: ClusterState, now_s: float) -> None:

@@ -9,11 +9,11 @@
 import math
 
 from common.errors import InvalidRequest
-from scheduler.core.draining import nodes_of
 from scheduler.core.draining import take_over as take_over_drains
 from scheduler.core.loading.crashes import see_crash
 from scheduler.core.loading.starting import begin_start, on_start_failed, take_report
 from scheduler.core.planning.candidates import Placement
+from scheduler.core.planning.lending import nodes_of
 from scheduler.core.room.evictable import DWELL_S_MIN
 from scheduler.core.room.keep_cost import default_keep_alive_ms
 from scheduler.core.sizes.ledger import Kept, Need, needs_of

@@ -21,7 +21,7 @@ from scheduler.core.loading.replacement import drop_replacement
 from scheduler.core.loading.starting import FRESH_FIGURES_S
 from scheduler.core.planning.candidates import MeasureFirst, Placement, PlacementRequest, Refusal, RefusalKind
 from scheduler.core.planning.fetching import plan_anywhere
-from scheduler.core.planning.lending import lenders_of, loans_for
+from scheduler.core.planning.lending import lenders_of, loans_for, nodes_of
 from scheduler.core.planning.nearest import would_fit_text
 from scheduler.core.planning.placement import BAD_FILE, WAITS_FOR_LOAD, WAITS_FOR_PROBE
 from scheduler.core.planning.projectors import choose_projector
@@ -205,7 +205,7 @@ def _place(state: ClusterState, job: LoadJob, placement: Placement, now_s: float
 def _waits_for_excluded(state: ClusterState, job: LoadJob, placement: Placement, now_s: float) -> bool:
     """Return True while a load on a node where its model crashes waits for its pause, which begins here."""
     excluded = excluded_nodes(state, job.model_digest, now_s)
-    if excluded.keys().isdisjoint({placement.node_id, *lenders_of(placement.layout)}):
+    if excluded.keys().isdisjoint(nodes_of(placement.node_id, placement.layout)):
         return False
     job.restart = pause_after_crash(state, job.model_digest, now_s, on_excluded=True)
     job.busy_since_s = None

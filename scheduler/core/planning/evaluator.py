@@ -265,5 +265,5 @@ def _short_text(candidate: Candidate) -> str:
     need, have = candidate.shortest
     if len(candidate.needs) == 1:
         return memory_text(need.total_bytes, have.available_bytes)
-    name = f"{need.node_id}/{need.device_id}" if need.node_id not in ("", candidate.node_id) else need.device_id
+    name = f"{need.node_id}/{need.device_id}" if need.node_id != candidate.node_id else need.device_id
     return f"{bytes_text(need.total_bytes)} of {name} are needed, {bytes_text(have.available_bytes)} are available"

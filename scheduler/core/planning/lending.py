@@ -52,6 +52,11 @@ def lenders_of(layout: Layout) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.node_id for part in layout.devices if part.node_id))
 
 
+def nodes_of(owner: str, layout: Layout) -> set[str]:
+    """Return every node that a placement uses."""
+    return {owner, *lenders_of(layout)}
+
+
 def loans_of(layout: Layout, planned: MemoryReport | None, nodes: Mapping[str, NodeView]) -> tuple[Loan, ...]:
     """Return the loans of all other nodes for a layout.
 
@@ -115,22 +120,29 @@ def lent_promises(
             key = (layers.node_id, layers.device_id)
             counted[key] = max(counted.get(key, 0), part.total_bytes)
     for node_id in lenders_of(layout):
-        node = nodes.get(node_id)
-        held: dict[str, int] = {}
-        for (owner, device_id), count in counted.items():
-            device = node.device(device_id) if node is not None and owner == node_id else None
-            if owner == node_id:
-                holder = device.holder(borrower.placement_id) if device is not None else None
-                planned = count + (reserve_bytes(device, policy) if device is not None else 0)
-                held[device_id] = max(planned, holder.held_bytes if holder is not None else 0)
+        lent = {device_id: count for (owner, device_id), count in counted.items() if owner == node_id}
         yield Promise(
             placement_id=borrower.placement_id,
             node_id=node_id,
-            device_bytes=held,
+            device_bytes=booked_bytes(nodes.get(node_id), borrower.placement_id, lent, policy),
             starting=starting,
             lent_to=borrower,
-            freed_bytes={device_id: counted[node_id, device_id] for device_id in held},
+            freed_bytes=lent,
         )
+
+
+def booked_bytes(
+    node: NodeView | None, placement_id: str, counted: Mapping[str, int], policy: Policy
+) -> dict[str, int]:
+    """Return counted bytes by device with the cost of a process on each, or the driver's figure if that is more."""
+    booked = dict(counted)
+    for device_id, count in counted.items():
+        device = node.device(device_id) if node is not None else None
+        if device is not None:
+            holder = device.holder(placement_id)
+            held = holder.held_bytes if holder is not None else 0
+            booked[device_id] = max(count + reserve_bytes(device, policy), held)
+    return booked
 
 
 def own_report(layout: Layout, report: MemoryReport | None) -> MemoryReport | None:

@@ -105,10 +105,9 @@ def _short_pools(state: ClusterState, candidates: Iterable[Candidate]) -> frozen
         if candidate.verdict is not Verdict.SHORT_BYTES:
             continue
         for need, have in zip(candidate.needs, candidate.available, strict=False):
-            node_id = need.node_id or candidate.node_id
-            device = state.device(node_id, need.device_id)
+            device = state.device(need.node_id, need.device_id)
             if device is not None and need.total_bytes > have.available_bytes:
-                pools.add((node_id, device.pool_id))
+                pools.add((need.node_id, device.pool_id))
     return frozenset(pools)
 
 

@@ -103,7 +103,7 @@ def _loading(state: ClusterState, job: LoadJob, now_s: float) -> Iterator[_Soon]
             continue
         if other.model_digest == job.model_digest or not _could_lie_on(state, job, placement.node_id):
             continue
-        needs = [(need.node_id or placement.node_id, need.device_id, need.total_bytes) for need in placement.needs]
+        needs = [(need.node_id, need.device_id, need.total_bytes) for need in placement.needs]
         held = placement.report.total_bytes
         begun_s = other.attempt.sent_s if other.state in ON_HOST else now_s
         yield _Soon(

@@ -28,6 +28,7 @@ NO_PLACEMENTS: frozenset[str] = frozenset()
 class Need:
     """Need of a placement on one device, in the classes that people see."""
 
+    node_id: str
     device_id: str
     weights_bytes: int
     cache_bytes: int
@@ -35,7 +36,6 @@ class Need:
     reserve_bytes: int
     margin_bytes: int
     projector_bytes: int = 0
-    node_id: str = ""  # of the node that has the device
 
     @property
     def total_bytes(self) -> int:

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 from scheduler.core.sizes.eviction import PoolKey
 from scheduler.core.sizes.ledger import NO_PLACEMENTS, Available, Need, Promise, available, pool_available, pools_of
+from scheduler.core.sizes.splitting import DeviceKey
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import DeviceView, NodeView
 
 FIGURES_STALE_S = 2.0  # older figures are discounted by BACKOFF_STEP
 BACKOFF_STEP = 0.1  # fraction of the free bytes
 
-DeviceKey = tuple[str, str]  # node id, device id
 PLACES = "#replicas"  # a pool of every node: how many replicas it may have
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from scheduler.core.planning.lending import lenders_of, lent_promises, own_report
-from scheduler.core.sizes.ledger import LentTo, Promise, freed_by, reserve_bytes
+from scheduler.core.planning.lending import booked_bytes, lenders_of, lent_promises, own_report
+from scheduler.core.sizes.ledger import LentTo, Promise, freed_by
 from scheduler.core.state.cluster_state import ClusterState
 from scheduler.core.state.load_jobs import DONE, LoadJob
 from scheduler.core.values.desired import DesiredPlacement
@@ -29,7 +29,7 @@ def _placed(state: ClusterState, but_for: LoadJob | None) -> Iterator[Promise]:
         named.add(name)
         by_node: dict[str, dict[str, int]] = {job.placement.node_id: {}}
         for need in job.placement.needs:
-            held = by_node.setdefault(need.node_id or job.placement.node_id, {})
+            held = by_node.setdefault(need.node_id, {})
             held[need.device_id] = held.get(need.device_id, 0) + need.total_bytes
         for node_id, held in by_node.items():
             lent_to = LentTo(placement_id=name, model_name=job.model_name, node_id=job.placement.node_id)
@@ -57,7 +57,7 @@ def measuring_promises(state: ClusterState) -> Iterator[Promise]:
     """
     for head_id, running in state.measuring.items():
         reserved = {
-            (need.node_id or job.placement.node_id, need.device_id): need.total_bytes
+            (need.node_id, need.device_id): need.total_bytes
             for job in state.jobs.values()
             if job.measuring == running.key and job.placement is not None
             for need in job.placement.needs
@@ -127,16 +127,10 @@ def replica_promise(state: ClusterState, node_id: str, runner: RunnerView) -> Pr
             parts.append((host.id, report.host.total_bytes))
         for device_id, count in parts:
             counted[device_id] = max(counted.get(device_id, 0), count)
-    for device_id, count in counted.items():
-        device = node.device(device_id) if node is not None else None
-        if device is not None:
-            holder = device.holder(runner.placement_id)
-            held = holder.held_bytes if holder is not None else 0
-            counted[device_id] = max(count + reserve_bytes(device, state.policy), held)
     return Promise(
         placement_id=runner.placement_id,
         node_id=node_id,
-        device_bytes=counted,
+        device_bytes=booked_bytes(node, runner.placement_id, counted, state.policy),
         starting=runner.state in STARTING_STATES,
         freed_bytes=freed_by(runner.layout, allocated, host.id if host is not None else ""),
     )

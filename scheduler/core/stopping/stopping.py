@@ -183,7 +183,7 @@ def still_hold_what_is_needed(state: ClusterState, placement: Placement) -> bool
 
     One that cannot be stopped is not waited for: its bytes stay promised, and the next plan does without them.
     """
-    needed = {(need.node_id or placement.node_id, need.device_id) for need in placement.needs}
+    needed = {(need.node_id, need.device_id) for need in placement.needs}
     for victim in placement.victims:
         stop = state.stops.get(victim)
         if stop is None or stop.has_failed:

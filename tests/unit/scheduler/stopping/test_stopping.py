@@ -368,7 +368,7 @@ def waited_for(world: World, node_id: str, device_id: str) -> bool:
     """Return True if a load on node a that evicted p1 waits for this device."""
     need = Need(
         device_id=device_id,
-        node_id="" if node_id == "a" else node_id,
+        node_id=node_id,
         weights_bytes=1,
         cache_bytes=0,
         graph_bytes=0,
