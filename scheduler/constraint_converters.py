@@ -127,12 +127,11 @@ def _devices(candidate: Candidate, explanation: Explanation) -> list[scheduler_p
     if not candidate.needs and candidate.available:  # nothing was laid there, and what there is is shown
         return [_device(candidate, have, names) for have in candidate.available]
     if not candidate.needs:
-        ids = candidate.device_ids or (candidate.device_id,)
         return [
             scheduler_pb2.ExplainedDevice(
                 device_id=one, node_id=candidate.node_id, name=names.get((candidate.node_id, one), "")
             )
-            for one in ids
+            for one in candidate.device_ids
         ]
     on_host = len(candidate.needs) - len(candidate.device_layers)  # of the runner's node, and of every lender
     layers = (*candidate.device_layers, *(0 for _ in range(on_host)))

@@ -35,6 +35,8 @@ from scheduler.core.values.constraints import Constraints
 from scheduler.loop import CoreLoop
 from scheduler.routes import RouteBoard
 
+Context = aio.ServicerContext[Any, Any]
+
 MODEL_NAME_LENGTH_MAX = 512
 QUEUES_MAX = 4096
 EXPLAIN_WAIT_S_MAX = 30.0
@@ -49,9 +51,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         self._board = board
 
     async def EnsureModel(
-        self,
-        request: scheduler_pb2.EnsureModelRequest,
-        context: aio.ServicerContext[Any, Any],
+        self, request: scheduler_pb2.EnsureModelRequest, context: Context
     ) -> AsyncIterator[scheduler_pb2.EnsureModelEvent]:
         """Wait for a replica; leaving changes nothing for the others."""
         name = _checked_name(request.model_name)
@@ -72,9 +72,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
             yield scheduler_pb2.EnsureModelEvent(ready=scheduler_pb2.Ready(route=route))
 
     async def WatchRoutes(
-        self,
-        request: scheduler_pb2.WatchRoutesRequest,
-        context: aio.ServicerContext[Any, Any],
+        self, request: scheduler_pb2.WatchRoutesRequest, context: Context
     ) -> AsyncIterator[scheduler_pb2.RouteTable]:
         """Yield the newest table now and after every change."""
         metrics.ROUTE_WATCHERS.inc()
@@ -85,9 +83,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
             metrics.ROUTE_WATCHERS.dec()
 
     async def UnloadModel(
-        self,
-        request: scheduler_pb2.UnloadModelRequest,
-        context: aio.ServicerContext[Any, Any],
+        self, request: scheduler_pb2.UnloadModelRequest, context: Context
     ) -> scheduler_pb2.UnloadModelResponse:
         """Order every replica of a model to go."""
         name = _checked_name(request.model_name)
@@ -96,18 +92,12 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         )
         return scheduler_pb2.UnloadModelResponse(replicas=answer.replicas)
 
-    async def ListNodes(
-        self,
-        request: scheduler_pb2.ListNodesRequest,
-        context: aio.ServicerContext[Any, Any],
-    ) -> discovery_pb2.Inventory:
+    async def ListNodes(self, request: scheduler_pb2.ListNodesRequest, context: Context) -> discovery_pb2.Inventory:
         """Return the inventory that decisions are made on."""
         return self._board.inventory()
 
     async def ListConstraints(
-        self,
-        request: scheduler_pb2.ListConstraintsRequest,
-        context: aio.ServicerContext[Any, Any],
+        self, request: scheduler_pb2.ListConstraintsRequest, context: Context
     ) -> scheduler_pb2.ListConstraintsResponse:
         """List the constraints that operators have set."""
         name = _checked_name(request.model_name) if request.model_name else ""
@@ -117,9 +107,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         return scheduler_pb2.ListConstraintsResponse(models=[from_model_constraints(model) for model in answer.models])
 
     async def PutConstraints(
-        self,
-        request: scheduler_pb2.PutConstraintsRequest,
-        context: aio.ServicerContext[Any, Any],
+        self, request: scheduler_pb2.PutConstraintsRequest, context: Context
     ) -> scheduler_pb2.ModelConstraints:
         """Set what is wanted of a model; answered once it is written down."""
         name = _checked_name(request.model.model_name)
@@ -127,9 +115,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         return from_model_constraints(answer.models[0])
 
     async def RemoveConstraints(
-        self,
-        request: scheduler_pb2.RemoveConstraintsRequest,
-        context: aio.ServicerContext[Any, Any],
+        self, request: scheduler_pb2.RemoveConstraintsRequest, context: Context
     ) -> scheduler_pb2.RemoveConstraintsResponse:
         """Forget what was set."""
         answer = await self._put_constraints(_checked_name(request.model_name), None)
@@ -141,11 +127,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         )
         return answer
 
-    async def Explain(
-        self,
-        request: scheduler_pb2.ExplainRequest,
-        context: aio.ServicerContext[Any, Any],
-    ) -> scheduler_pb2.Explanation:
+    async def Explain(self, request: scheduler_pb2.ExplainRequest, context: Context) -> scheduler_pb2.Explanation:
         """Explain the placement of a model, or the one that it would get."""
         name = _checked_name(request.model_name)
         with self._callers.waiting() as caller:
@@ -161,9 +143,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
                     self._loop.post_soon(CallerLeft(caller_id=caller.id))
 
     async def ClearDevice(
-        self,
-        request: scheduler_pb2.ClearDeviceRequest,
-        context: aio.ServicerContext[Any, Any],
+        self, request: scheduler_pb2.ClearDeviceRequest, context: Context
     ) -> scheduler_pb2.ClearDeviceResponse:
         """Give an excluded device another chance."""
         if not request.device:
@@ -173,16 +153,12 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         )
         return response
 
-    async def Drain(
-        self, request: scheduler_pb2.DrainRequest, context: aio.ServicerContext[Any, Any]
-    ) -> scheduler_pb2.DrainResponse:
+    async def Drain(self, request: scheduler_pb2.DrainRequest, context: Context) -> scheduler_pb2.DrainResponse:
         """Take a node out of use."""
         budget_s = request.budget_ms / 1000 if request.HasField("budget_ms") else None
         return scheduler_pb2.DrainResponse(replicas=await self._drain(request.node_id, drain=True, budget_s=budget_s))
 
-    async def Undrain(
-        self, request: scheduler_pb2.UndrainRequest, context: aio.ServicerContext[Any, Any]
-    ) -> scheduler_pb2.UndrainResponse:
+    async def Undrain(self, request: scheduler_pb2.UndrainRequest, context: Context) -> scheduler_pb2.UndrainResponse:
         """Put it into use again."""
         await self._drain(request.node_id, drain=False)
         return scheduler_pb2.UndrainResponse()
@@ -195,9 +171,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         )
         return answer.replicas
 
-    async def PutAlias(
-        self, request: scheduler_pb2.PutAliasRequest, context: aio.ServicerContext[Any, Any]
-    ) -> scheduler_pb2.Alias:
+    async def PutAlias(self, request: scheduler_pb2.PutAliasRequest, context: Context) -> scheduler_pb2.Alias:
         """Give a model a second name; answered once it is written down."""
         name, target = _checked_name(request.alias.name), _checked_name(request.alias.target)
         alias = (await self._put_alias(name, target)).alias
@@ -205,7 +179,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         return ALIASES.to_proto(alias)
 
     async def RemoveAlias(
-        self, request: scheduler_pb2.RemoveAliasRequest, context: aio.ServicerContext[Any, Any]
+        self, request: scheduler_pb2.RemoveAliasRequest, context: Context
     ) -> scheduler_pb2.RemoveAliasResponse:
         """Forget a second name; the model stays."""
         answer = await self._put_alias(_checked_name(request.name), None)
@@ -216,9 +190,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         return answer
 
     async def ReportQueues(
-        self,
-        request: scheduler_pb2.ReportQueuesRequest,
-        context: aio.ServicerContext[Any, Any],
+        self, request: scheduler_pb2.ReportQueuesRequest, context: Context
     ) -> scheduler_pb2.ReportQueuesResponse:
         """Take in the waits of requests at a gateway, and the replicas that requests have ended."""
         if not request.gateway_id or max(len(request.queues), len(request.poison)) > QUEUES_MAX:

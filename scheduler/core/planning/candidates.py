@@ -92,20 +92,24 @@ class Candidate:
     """Devices that were considered together, with the numbers as used; host RAM alone has the CPU's id."""
 
     node_id: str
-    device_id: str  # the first of `device_ids`
+    device_ids: tuple[str, ...]
     verdict: Verdict
     slots: int
     needs: tuple[Need, ...] = ()
     available: tuple[Available, ...] = ()
     reason: str = ""
     shape: Shape | None = None  # None: the device was left out before any shape was tried
-    device_ids: tuple[str, ...] = ()
     context_tokens: int = 0
     layer_count: int = 0  # on devices, the output counts as one
     device_layers: tuple[int, ...] = ()  # likewise of each device, in the order of `needs`, which end with host RAM
     expected_s: float = 0.0  # seconds for a token; 0: not worked out
     rounds: int = 0  # layouts that were measured
     origin: MemoryOrigin = MemoryOrigin.UNKNOWN
+
+    @property
+    def device_id(self) -> str:
+        """Return the id of the first device."""
+        return self.device_ids[0]
 
     @property
     def short_bytes(self) -> int:

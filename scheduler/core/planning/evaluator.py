@@ -19,7 +19,7 @@ from scheduler.core.planning.known_reports import KnownReports, measure_key
 from scheduler.core.sizes.eviction import Evictable, choose_victims
 from scheduler.core.sizes.ledger import Available, Kept, Limit, Need
 from scheduler.core.sizes.measuring_bytes import measuring_bytes
-from scheduler.core.sizes.rooms import PLACES, Rooms
+from scheduler.core.sizes.rooms import PLACES, Rooms, device_of
 from scheduler.core.sizes.splitting import DeviceKey
 from scheduler.core.values.constraints import Shape
 from scheduler.core.values.faults import Fault
@@ -227,7 +227,6 @@ class Evaluator:
             ids = (host.id,)
         return Candidate(
             node_id=device_set.node.id,
-            device_id=ids[0],
             device_ids=ids,
             verdict=verdict,
             shape=fitting.shape,
@@ -252,9 +251,7 @@ class Evaluator:
 
     def _for_model(self, have: Available, device_set: DeviceSet) -> Available:
         """Apply the model's own limit, if it is lower."""
-        node = device_set.nodes[have.node_id]
-        device = node.device(have.device_id)
-        cap = self.request.constraints.max_bytes_on(node, device) if device is not None else None
+        cap = self.request.constraints.max_bytes_on(*device_of(have, device_set.nodes))
         if cap is None or cap >= have.available_bytes:
             return have
         return replace(have, limit=Limit.MODEL_MAX_BYTES, max_bytes=cap)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from scheduler.core.planning.device_sets import DeviceSet
 from scheduler.core.sizes.ledger import Kept, Need, overhead_bytes, pools_of, reserve_bytes
-from scheduler.core.sizes.rooms import Rooms
+from scheduler.core.sizes.rooms import Rooms, device_of
 from scheduler.core.sizes.speeds import OwnedDevice, speed_classes
 from scheduler.core.sizes.splitting import Bin, DeviceKey
 from scheduler.core.values.constraints import Constraints, Shape
@@ -73,9 +73,7 @@ class LayerRooms:
 
     def whole(self, need: Need) -> int:
         """Return the bytes that an empty device could give; of the machine's RAM, its free bytes."""
-        node = self.device_set.nodes[need.node_id]
-        device = node.device(need.device_id)
-        assert device is not None, "needs name devices of their node"
+        node, device = device_of(need, self.device_set.nodes)
         if device.kind is DeviceKind.CPU:
             return self.rooms.on(node, device, self.without).available_bytes
         return device.total_bytes - overhead_bytes(device, self.kept.policy)
@@ -83,9 +81,7 @@ class LayerRooms:
     def over_cap(self, needs: Sequence[Need]) -> bool:
         """Return True if a device would hold more of the model than its cap."""
         for need in needs:
-            node = self.device_set.nodes[need.node_id]
-            device = node.device(need.device_id)
-            cap = self.constraints.max_bytes_on(node, device) if device is not None else None
+            cap = self.constraints.max_bytes_on(*device_of(need, self.device_set.nodes))
             if cap is not None and need.report_bytes > cap:
                 return True
         return False

@@ -33,7 +33,7 @@ from scheduler.core.planning.fitting import COMPLETE_SHAPES
 from scheduler.core.planning.known_reports import BAD_FILE
 from scheduler.core.planning.nearest import nearest, would_fit_text
 from scheduler.core.planning.ranking import node_sets, ranked, ranked_sites
-from scheduler.core.planning.steps import Eviction, Step, cache_types, context_steps, steps, tier_bytes
+from scheduler.core.planning.steps import Step, cache_types, context_steps, steps, tier_bytes
 from scheduler.core.sizes.ledger import NO_PLACEMENTS, Available
 from scheduler.core.values.constraints import FillPolicy, Shape
 from scheduler.core.values.faults import Fault
@@ -86,7 +86,6 @@ class _Search:
                 break
             self.seen[node.id, device.id] = Candidate(
                 node_id=node.id,
-                device_id=device.id,
                 device_ids=(device.id,),
                 verdict=verdict,
                 slots=0,
@@ -97,7 +96,7 @@ class _Search:
         """Return the first placement that fits, or the measurement that it needs; None: nothing fits."""
         for step in self._steps(may_evict=may_evict):
             without = NO_PLACEMENTS
-            if step.eviction is Eviction.IDLE:  # candidates for eviction are listed only if nothing fits beside them
+            if step.evicts:  # candidates for eviction are listed only if nothing fits beside them
                 without = self._may_go()
                 if not without:
                     continue

@@ -7,7 +7,6 @@ step down; explicit ones never change.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 from common.spec.layout import Layout
 from scheduler.core.planning.candidates import PlacementRequest
@@ -28,20 +27,13 @@ GROUPS: tuple[tuple[DeviceKind, tuple[Shape, ...]], ...] = (
 )
 
 
-class Eviction(StrEnum):
-    """Replicas whose bytes count as free."""
-
-    NONE = "none"
-    IDLE = "idle"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One thing to try everywhere: a shape on devices of a kind, with these automatic values."""
 
     shape: Shape
     kind: DeviceKind
-    eviction: Eviction
+    evicts: bool  # bytes of idle replicas count as free
     context_step: int  # how far the automatic context has stepped down
     cache_step: int  # how far the automatic cache type has
     slots: int
@@ -58,18 +50,16 @@ def steps(
 ) -> Iterator[Step]:
     """Yield all steps, best first. Slots step down first, the context only after eviction did not help."""
     groups = [(kind, tuple(shape for shape in shapes if _allowed(constraints, shape))) for kind, shapes in GROUPS]
-    evictions = (Eviction.NONE, Eviction.IDLE) if may_evict else (Eviction.NONE,)
+    evictions = (False, True) if may_evict else (False,)
     sizes = [(context, cache) for cache in range(cache_steps) for context in range(context_steps)]
     if evict_for_speed:
-        order = [(group, eviction, size) for group in groups for size in sizes for eviction in evictions]
+        order = [(group, evicts, size) for group in groups for size in sizes for evicts in evictions]
     else:
-        order = [(group, eviction, size) for size in sizes for eviction in evictions for group in groups]
-    for (kind, shapes), eviction, (context, cache) in order:
+        order = [(group, evicts, size) for size in sizes for evicts in evictions for group in groups]
+    for (kind, shapes), evicts, (context, cache) in order:
         for shape in shapes:
             for slots in slot_steps:
-                yield Step(
-                    shape=shape, kind=kind, eviction=eviction, context_step=context, cache_step=cache, slots=slots
-                )
+                yield Step(shape=shape, kind=kind, evicts=evicts, context_step=context, cache_step=cache, slots=slots)
 
 
 def _allowed(constraints: Constraints, shape: Shape) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from scheduler.core.sizes.eviction import PoolKey
 from scheduler.core.sizes.ledger import NO_PLACEMENTS, Available, Need, Promise, available, pool_available, pools_of
+from scheduler.core.sizes.speeds import OwnedDevice
 from scheduler.core.sizes.splitting import DeviceKey
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import DeviceView, NodeView
@@ -43,10 +44,7 @@ class Rooms:
 
     def of_need(self, need: Need, nodes: Mapping[str, NodeView]) -> Available:
         """Return the room of a need's device as it is."""
-        node = nodes[need.node_id]
-        device = node.device(need.device_id)
-        assert device is not None, "needs name devices of their node"
-        return self.on(node, device)
+        return self.on(*device_of(need, nodes))
 
     def of_pool(self, node: NodeView, pool_id: str, without: frozenset[str] = NO_PLACEMENTS) -> Available | None:
         """Return the common room of all devices of a pool."""
@@ -81,9 +79,7 @@ class Rooms:
         lacking: dict[PoolKey, int] = {}
         wanted: dict[PoolKey, int] = {}
         for need in needs:
-            node = nodes[need.node_id]
-            device = node.device(need.device_id)
-            assert device is not None, "needs name devices of their node"
+            node, device = device_of(need, nodes)
             if (short := need.total_bytes - self.on(node, device, without).available_bytes) > 0:
                 lacking[node.id, device.pool_id] = max(short, lacking.get((node.id, device.pool_id), 0))
             for pool_id in pools_of(device):
@@ -104,3 +100,11 @@ class Rooms:
         here = (promise for promise in self.of_node(node_id) if not promise.is_measurement)
         staying = sum(1 for promise in here if promise.placement_id not in without)
         return staying + 1 - self.policy.loaded_models_max
+
+
+def device_of(figures: Need | Available, nodes: Mapping[str, NodeView]) -> OwnedDevice:
+    """Return the device that figures are about, with its node."""
+    node = nodes[figures.node_id]
+    device = node.device(figures.device_id)
+    assert device is not None, "figures name devices of their node"
+    return node, device
