@@ -15,9 +15,8 @@ from scheduler.converters import ALIASES, EXPLAIN_REQUESTS, LOAD_REQUESTS
 from scheduler.core.state.effects import (
     AnswerAlias,
     AnswerConstraints,
-    AnswerDrain,
     AnswerExplained,
-    AnswerUnloading,
+    AnswerReplicas,
 )
 from scheduler.core.state.events import (
     AliasPut,
@@ -87,7 +86,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
     ) -> scheduler_pb2.UnloadModelResponse:
         """Order every replica of a model to go."""
         name = _checked_name(request.model_name)
-        answer: AnswerUnloading = await self._ask(
+        answer: AnswerReplicas = await self._ask(
             lambda caller_id: UnloadRequested(caller_id=caller_id, model_name=name)
         )
         return scheduler_pb2.UnloadModelResponse(replicas=answer.replicas)
@@ -166,7 +165,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
     async def _drain(self, node_id: str, *, drain: bool, budget_s: float | None = None) -> int:
         if not node_id:
             raise InvalidRequest("node_id is required", param="node_id")
-        answer: AnswerDrain = await self._ask(
+        answer: AnswerReplicas = await self._ask(
             lambda caller_id: DrainAsked(caller_id=caller_id, node_id=node_id, drain=drain, budget_s=budget_s)
         )
         return answer.replicas

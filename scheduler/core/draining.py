@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from scheduler.core.loading.requests import begin_load
 from scheduler.core.planning.lending import nodes_of
 from scheduler.core.state.cluster_state import ClusterState, NodeDrain
-from scheduler.core.state.effects import AnswerDrain, SaveDrain
+from scheduler.core.state.effects import AnswerReplicas, SaveDrain
 from scheduler.core.state.events import DrainAsked
 from scheduler.core.state.load_jobs import LoadState
 from scheduler.core.state.replicas import serving_replicas
@@ -65,10 +65,8 @@ def on_saved(state: ClusterState, save: SaveDrain, now_s: float) -> None:
     if was_drained != (save.budget_s is not None):
         state.note("node.drained" if save.budget_s is not None else "node.undrained", node=save.node_id)
     state.emit(
-        AnswerDrain(
+        AnswerReplicas(
             caller_id=save.caller_id,
-            node_id=save.node_id,
-            drains=save.budget_s is not None,
             replicas=replicas_left(state, save.node_id),
         )
     )

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scheduler.core.draining import nodes_of
+from scheduler.core.planning.lending import nodes_of
 from scheduler.core.sizes.ledger import Promise, overhead_bytes
 from scheduler.core.state.effects import (
     AnswerFailed,
     AnswerReady,
-    AnswerUnloading,
+    AnswerReplicas,
     Effect,
     SaveDesired,
     StartRunner,
@@ -119,7 +119,7 @@ class Invariants:
                 case AnswerReady() | AnswerFailed():
                     for caller in effect.callers:
                         self._answer_once(caller, where)
-                case AnswerUnloading():
+                case AnswerReplicas():
                     self._answer_once(effect.caller_id, where)
                 case StartRunner() | StopRunner():
                     assert state.leadership is not None, where

@@ -10,7 +10,7 @@ from scheduler.core.loading.crashes import forget_crashes
 from scheduler.core.loading.replacement import drop_replacement, find_replaced, forget_lost, join_replacement
 from scheduler.core.loading.starting import stop_load
 from scheduler.core.state.cluster_state import ClusterState
-from scheduler.core.state.effects import AnswerReady, AnswerUnloading
+from scheduler.core.state.effects import AnswerReady, AnswerReplicas
 from scheduler.core.state.events import EnsureRequested, UnloadRequested
 from scheduler.core.state.growth import grown_context_tokens, remember_asked
 from scheduler.core.state.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadTarget
@@ -243,4 +243,4 @@ def unload(state: ClusterState, event: UnloadRequested, now_s: float) -> None:
             fail(state, job, unavailable("the model was unloaded"), now_s)
     if not kept:
         forget_lost(state, model.digest)
-    state.emit(AnswerUnloading(caller_id=event.caller_id, replicas=ordered))
+    state.emit(AnswerReplicas(caller_id=event.caller_id, replicas=ordered))

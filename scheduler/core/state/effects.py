@@ -54,8 +54,8 @@ class AnswerFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerUnloading:
-    """Final: the number of replicas that were ordered to stop."""
+class AnswerReplicas:
+    """Final: the number of replicas that were ordered to stop, or that are still there."""
 
     caller_id: str
     replicas: int
@@ -68,16 +68,6 @@ class AnswerConstraints:
     caller_id: str
     models: tuple[ModelConstraints, ...]
     was_set: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerDrain:
-    """Final: it is written down, and so many replicas are still there."""
-
-    caller_id: str
-    node_id: str
-    drains: bool
-    replicas: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +230,7 @@ class Note:
     fields: Mapping[str, object]
 
 
-Answer = AnswerUnloading | AnswerConstraints | AnswerExplained | AnswerDrain | AnswerAlias  # to one question
+Answer = AnswerReplicas | AnswerConstraints | AnswerExplained | AnswerAlias  # to one question
 Told = AnswerQueued | AnswerLoading | AnswerReady | AnswerFailed | Answer | PublishRoutes | Note
 Save = SaveDesired | SaveConstraints | SaveDrain | SaveAlias  # their outcome comes back as an event
 Write = Save | RemoveDesired | SaveMargins

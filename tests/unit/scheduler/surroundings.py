@@ -10,13 +10,12 @@ from scheduler.core.sizes.margins import NO_MARGINS, Margins
 from scheduler.core.state.effects import (
     AnswerAlias,
     AnswerConstraints,
-    AnswerDrain,
     AnswerExplained,
     AnswerFailed,
     AnswerLoading,
     AnswerQueued,
     AnswerReady,
-    AnswerUnloading,
+    AnswerReplicas,
     AskRunner,
     CheckLeadership,
     ClearDevice,
@@ -140,7 +139,7 @@ class Surroundings:
             case AnswerQueued() | AnswerLoading() | AnswerReady() | AnswerFailed():
                 for caller in effect.callers:
                     self.answers.setdefault(caller, []).append(effect)
-            case AnswerUnloading() | AnswerConstraints() | AnswerExplained() | AnswerDrain() | AnswerAlias():
+            case AnswerReplicas() | AnswerConstraints() | AnswerExplained() | AnswerAlias():
                 self.answers.setdefault(effect.caller_id, []).append(effect)
             case PublishRoutes():
                 self.routes = effect.routes

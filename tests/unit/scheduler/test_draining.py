@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.core.draining import NODE_DRAIN_S
 from scheduler.core.planning.candidates import Verdict
-from scheduler.core.state.effects import AnswerDrain, AnswerFailed, CheckLeadership, SaveDesired, SaveDrain
+from scheduler.core.state.effects import AnswerFailed, AnswerReplicas, CheckLeadership, SaveDesired, SaveDrain
 from scheduler.core.state.events import DrainAsked, SaveEnded, TimePassed
 from scheduler.core.state.load_jobs import LoadState
 from scheduler.core.values.desired import Phase
@@ -180,7 +180,7 @@ def test_a_start_that_a_former_leader_wrote_is_not_begun_on_a_drained_node() -> 
 def test_whoever_asks_hears_what_is_left_or_why_not() -> None:
     world = loaded_on_near()
     world.drain("near")
-    assert world.answers["operator"][-1] == AnswerDrain(caller_id="operator", node_id="near", drains=True, replicas=1)
+    assert world.answers["operator"][-1] == AnswerReplicas(caller_id="operator", replicas=1)
     world.drain("nobody")
     (*_, refused) = world.answers["operator"]
     assert isinstance(refused, AnswerFailed)
@@ -241,7 +241,7 @@ def test_a_node_that_is_gone_can_be_undrained() -> None:
     world.pass_time(world.policy.node_lost_s + 1)
     assert world.core.state.node("near") is None
     world.drain("near", drain=False)
-    assert world.answers["operator"][-1] == AnswerDrain(caller_id="operator", node_id="near", drains=False, replicas=0)
+    assert world.answers["operator"][-1] == AnswerReplicas(caller_id="operator", replicas=0)
     assert world.core.state.drains == {}
     assert world.stored_drains == {}
 
@@ -313,7 +313,7 @@ def test_a_replica_on_two_drained_nodes_has_the_shorter_of_their_budgets() -> No
 def test_whoever_drains_a_lender_hears_of_what_it_lends() -> None:
     world, _, lender = borrowed()
     world.drain(lender)
-    assert world.answers["operator"][-1] == AnswerDrain(caller_id="operator", node_id=lender, drains=True, replicas=1)
+    assert world.answers["operator"][-1] == AnswerReplicas(caller_id="operator", replicas=1)
 
 
 def test_what_was_stopped_is_not_stopped_again_before_an_inventory_shows_it() -> None:

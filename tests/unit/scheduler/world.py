@@ -13,7 +13,7 @@ from scheduler.core.state.effects import (
     AnswerFailed,
     AnswerLoading,
     AnswerReady,
-    AnswerUnloading,
+    AnswerReplicas,
     Effect,
     Note,
 )
@@ -286,7 +286,7 @@ class World(Surroundings):
 
     def finals(self, caller: str) -> list[Effect]:
         return [
-            one for one in self.answers.get(caller, []) if isinstance(one, AnswerReady | AnswerFailed | AnswerUnloading)
+            one for one in self.answers.get(caller, []) if isinstance(one, AnswerReady | AnswerFailed | AnswerReplicas)
         ]
 
     def fault(self, caller: str) -> Fault:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.core.state.effects import AnswerUnloading
+from scheduler.core.state.effects import AnswerReplicas
 from scheduler.core.state.events import StopEnded
 from scheduler.core.state.promises import promises
 from scheduler.core.values.desired import Phase
@@ -136,7 +136,7 @@ def test_unload_withdraws_the_route_at_once_and_lets_a_busy_replica_finish() -> 
     world.work("p1", busy=1)
     world.report()
     world.unload("u")
-    assert world.finals("u") == [AnswerUnloading(caller_id="u", replicas=1)]
+    assert world.finals("u") == [AnswerReplicas(caller_id="u", replicas=1)]
     assert world.route() == []
     world.pass_time(100)
     assert world.all_stops == []
@@ -206,7 +206,7 @@ def test_unloading_what_is_not_loaded_orders_nothing() -> None:
     world = world_with(node())
     world.unload("u1")
     world.unload("u2", "nope")
-    assert world.finals("u1") == [AnswerUnloading(caller_id="u1", replicas=0)]
+    assert world.finals("u1") == [AnswerReplicas(caller_id="u1", replicas=0)]
     assert world.fault("u2").reason == "model_not_found"
 
 
@@ -221,7 +221,7 @@ def test_a_load_that_nobody_waits_for_is_stopped_by_unload() -> None:
     world.unload("u")
     world.settle()
     assert world.runners == {}
-    assert world.finals("u") == [AnswerUnloading(caller_id="u", replicas=1)]
+    assert world.finals("u") == [AnswerReplicas(caller_id="u", replicas=1)]
 
 
 def test_an_idle_replica_makes_room_for_another_model() -> None:
