@@ -191,10 +191,11 @@ class SchedulerCore:
         match event:
             case MeasureEnded():
                 take_outcome(state, event, now_s)
-            case SaveEnded(fault=None):
-                self._take_saved(event.save, now_s)
-            case SaveEnded(fault=Fault() as fault):
-                self._take_not_saved(event.save, fault, now_s)
+            case SaveEnded():
+                if event.fault is None:
+                    self._take_saved(event.save, now_s)
+                else:
+                    self._take_not_saved(event.save, event.fault, now_s)
             case RunnerAnswered():
                 state.observed.hear(event.placement_id, event.generation, now_s)
             case RunnerReported():

@@ -21,9 +21,10 @@ from scheduler.core.loading.replacement import drop_replacement
 from scheduler.core.loading.starting import FRESH_FIGURES_S
 from scheduler.core.planning.candidates import MeasureFirst, Placement, PlacementRequest, Refusal, RefusalKind
 from scheduler.core.planning.fetching import plan_anywhere
+from scheduler.core.planning.known_reports import BAD_FILE
 from scheduler.core.planning.lending import lenders_of, loans_for, nodes_of
 from scheduler.core.planning.nearest import would_fit_text
-from scheduler.core.planning.placement import BAD_FILE, WAITS_FOR_LOAD, WAITS_FOR_PROBE
+from scheduler.core.planning.placement import WAITS_FOR_LOAD, WAITS_FOR_PROBE
 from scheduler.core.planning.projectors import choose_projector
 from scheduler.core.room.blockers import holders, names_text, preempt_cheapest, with_blockers
 from scheduler.core.room.evictable import STARVE_S

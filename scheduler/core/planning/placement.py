@@ -30,7 +30,6 @@ from scheduler.core.planning.converge import NOT_ALLOCATED
 from scheduler.core.planning.device_sets import CANDIDATES_MAX, DeviceSet, DeviceSets, find_device_sets
 from scheduler.core.planning.evaluator import Evaluator
 from scheduler.core.planning.fitting import COMPLETE_SHAPES
-from scheduler.core.planning.known_reports import BAD_FILE
 from scheduler.core.planning.nearest import nearest, would_fit_text
 from scheduler.core.planning.ranking import node_sets, ranked, ranked_sites
 from scheduler.core.planning.steps import Step, cache_types, context_steps, steps, tier_bytes
@@ -42,8 +41,6 @@ from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import DeviceKind, NodeView
 
 DEVICE_SETS_TRIED_MAX = 24  # per shape and set of values: what ranks lower is no better
-
-__all__ = ["BAD_FILE", "WAITS_FOR_LOAD", "WAITS_FOR_PROBE", "plan_placement"]
 
 # Refusals that time alone will change.
 WAITS_FOR_MEMORY = "waiting for memory"
