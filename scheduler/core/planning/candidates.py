@@ -1,6 +1,6 @@
 """Inputs of a placement decision, and the devices that it may consider at all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -47,7 +47,7 @@ class ClusterView:
 
     nodes: tuple[NodeView, ...]
     promises: tuple[Promise, ...] = ()
-    evictable: Sequence[Evictable] = ()
+    evictable: Iterable[Evictable] = ()
     loading_pools: frozenset[PoolKey] = frozenset()
     loads_per_node: Mapping[str, int] = field(default_factory=dict)
     pinned: frozenset[str] = frozenset()  # placements that never go for this load: waiting for them is of no use

@@ -109,7 +109,7 @@ class Evaluator:
             shape=shape,
             device_set=device_set,
             base=base,
-            request=self.request,
+            constraints=self.request.constraints,
             facts=facts,
             sizes=replace(sizes, beside_bytes=0) if guessed else sizes,  # no formula refuses what can be counted
             rooms=self.rooms,

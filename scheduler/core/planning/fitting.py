@@ -4,15 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from common.spec.layout import DeviceLayers, Layout
-from scheduler.core.planning.candidates import Placement, PlacementRequest
-from scheduler.core.planning.device_sets import DeviceSet
+from scheduler.core.planning.candidates import Placement
 from scheduler.core.planning.known_reports import measure_key
 from scheduler.core.planning.layer_rooms import Beside, LayerRooms
 from scheduler.core.sizes.estimate import layer_ranges
 from scheduler.core.sizes.graphs import Graphs, kind_of
 from scheduler.core.sizes.layers import LayerSizes, sizes_by_report
-from scheduler.core.sizes.ledger import Kept, Need, needs_of
-from scheduler.core.sizes.rooms import Rooms
+from scheduler.core.sizes.ledger import Need, needs_of
 from scheduler.core.sizes.speeds import OwnedDevice, expected_s, speed_of, step_s
 from scheduler.core.sizes.splitting import Bin, DeviceKey, Filling, Split, split_layers
 from scheduler.core.values.constraints import FillPolicy, Shape, label_means
@@ -23,18 +21,12 @@ COMPLETE_SHAPES = frozenset({Shape.ONE_DEVICE, Shape.ONE_NODE, Shape.NODES})
 
 
 @dataclass(slots=True, kw_only=True)
-class Fitting:
+class Fitting(LayerRooms):
     """Plans layouts of one shape on one device set. Lives for one run of the loop (`converge`)."""
 
-    shape: Shape
-    device_set: DeviceSet
     base: Layout  # everything but the devices
-    request: PlacementRequest
     facts: ModelFacts
     sizes: LayerSizes  # as well as they are known before the run
-    rooms: Rooms
-    kept: Kept
-    without: frozenset[str]
     devices_min: int = 1
     cells_guessed: bool = False  # sizes of the cache are by formula, and can be counted
     speeds_known: bool = False
@@ -42,17 +34,6 @@ class Fitting:
     host_text: str = ""  # why the last plan left more to the host than it has
     _graphs: Graphs = field(default_factory=Graphs)
     _origin: MemoryOrigin = MemoryOrigin.MEASURED
-    _space: LayerRooms = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._space = LayerRooms(
-            shape=self.shape,
-            device_set=self.device_set,
-            constraints=self.request.constraints,
-            rooms=self.rooms,
-            kept=self.kept,
-            without=self.without,
-        )
 
     def plan(self, report: MemoryReport | None, backoff: float, exactly: int | None = None) -> Layout | None:
         """Return a layout for these sizes, with `exactly` so many layers if given; None: the shape cannot have them."""
@@ -60,7 +41,7 @@ class Fitting:
             self.sizes = sizes_by_report(report, self.facts)
             self._origin = report.origin
             self._graphs.take(report, self.device_set.node.id)
-        if self.shape is Shape.CPU or self.request.constraints.tensor_split:
+        if self.shape is Shape.CPU or self.constraints.tensor_split:
             return self._only_layout() if not backoff else None  # whatever is left alone of devices changes nothing
         if self.shape is Shape.EXPERTS_ON_HOST:
             return self._plan_experts(backoff, exactly)
@@ -89,7 +70,7 @@ class Fitting:
 
     def bins_beside(self, graphs: Mapping[DeviceKey, int], sizes: Sequence[int]) -> list[Bin]:
         """Return the devices with their room for layers, the roomiest first."""
-        return self._space.bins(self._beside(graphs, sizes), backoff=0.0, merged=self._is_spread)
+        return self.bins(self._beside(graphs, sizes), backoff=0.0, merged=self._is_spread)
 
     def split_exactly(self, bins: Sequence[Bin], sizes: Sequence[int], taken: int, *, output: bool) -> Split:
         """Split so many layers over all of these devices, filled in their fixed order."""
@@ -116,10 +97,10 @@ class Fitting:
     def fits(self, report: MemoryReport, layout: Layout) -> bool:
         """Return True if every device and every pool has room, and no cap is exceeded."""
         needs = self.needs(report, layout)
-        if needs is None or self._space.over_cap(needs):
+        if needs is None or self.over_cap(needs):
             return False
         if self._may_exceed(self.given_layers):
-            return not any(need.total_bytes > self._space.whole(need) for need in needs)
+            return not any(need.total_bytes > self.whole(need) for need in needs)
         return not self.rooms.short_pools(needs, self.device_set.nodes, self.without)
 
     def placement(self, layout: Layout, report: MemoryReport, *, rounds: int) -> Placement:
@@ -132,18 +113,18 @@ class Fitting:
             report=report,
             needs=needs,
             shape=self.shape,
-            key=measure_key(self.request.model_digest, self.device_set, layout),
+            key=measure_key(self.kept.model_digest, self.device_set, layout),
             rounds=rounds,
         )
 
     def _may_exceed(self, given: int | None) -> bool:
         """Return True if a user's number of layers may exceed the free bytes: no replica of ours is on the devices."""
-        return given is not None and given == self.given_layers and not self._space.others_are_loaded()
+        return given is not None and given == self.given_layers and not self.others_are_loaded()
 
     @property
     def given_layers(self) -> int | None:
         """Return the user's number of layers on devices, at most all."""
-        wanted = self.request.constraints.num_gpu
+        wanted = self.constraints.num_gpu
         return None if wanted is None else min(wanted, len(self.facts.layer_weights_bytes))
 
     def expected_s(self, layout: Layout) -> float:
@@ -166,7 +147,7 @@ class Fitting:
     def _split(self, backoff: float, given: int | None, experts_on_host: int = 0) -> Split:
         sizes = self.sizes.on_devices(experts_on_host=experts_on_host)
         merged = self._is_spread or self.given_layers is not None
-        bins = self._space.bins(self._beside(self._graphs.last, sizes), backoff=backoff, merged=merged)
+        bins = self.bins(self._beside(self._graphs.last, sizes), backoff=backoff, merged=merged)
         return split_layers(sizes, bins, self._filling(given))
 
     @property
@@ -176,7 +157,7 @@ class Fitting:
 
     @property
     def _is_spread(self) -> bool:
-        return self.request.constraints.policy is FillPolicy.SPREAD
+        return self.constraints.policy is FillPolicy.SPREAD
 
     def _filling(self, given: int | None, *, output: bool | None = None, devices_min: int | None = None) -> Filling:
         return Filling(
@@ -218,7 +199,7 @@ class Fitting:
     def _host_holds(self, split: Split, experts_on_host: int = 0) -> bool:
         """Return True if the host has room for its part; if not, the shape fails, and the text says so."""
         left = [*range(split.host_blocks), *([len(self.sizes.weights) - 1] if split.output_on_host else [])]
-        always, have = self._space.on_host(self._beside({}))
+        always, have = self.on_host(self._beside({}))
         need: int = always + sum(self.sizes.weights[layer] + self.sizes.caches[layer] for layer in left)
         need += sum(self.sizes.experts[split.host_blocks : experts_on_host])
         if need > have >= 0:
@@ -230,13 +211,13 @@ class Fitting:
         keys = [key for key, _ in split.parts]
         owned = [self.device_set.device(*key) for key in keys]
         room = sum(self.rooms.on(node, device, self.without).available_bytes for node, device in owned)
-        main = self.request.constraints.main_device(self.device_set.node)
+        main = self.constraints.main_device(self.device_set.node)
         lacks_main = main is not None and (self.device_set.node.id, main.id) not in keys
         return lacks_main, self.expected_s(self._layout(split)), -room, sorted(keys)
 
     def _by_shares(self) -> Split:
         """Split layers in the operator's proportions, in the order of their list."""
-        constraints = self.request.constraints
+        constraints = self.constraints
         shares = [
             ((node.id, device.id), share)
             for label, share in zip(constraints.devices, constraints.tensor_split, strict=True)

@@ -23,7 +23,7 @@ class Beside:
     origin: MemoryOrigin = MemoryOrigin.MEASURED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class LayerRooms:
     """Room for layers on one device set, if the placements `without` may go."""
 

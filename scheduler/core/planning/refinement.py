@@ -43,7 +43,7 @@ class Refinement:
 
     def better(self, found: Layout | None) -> Layout | None:
         """Return the nearest better layout that may fit, by the best founded bound."""
-        if self.fitting.shape in (Shape.CPU, Shape.EXPERTS_ON_HOST) or self.fitting.request.constraints.tensor_split:
+        if self.fitting.shape in (Shape.CPU, Shape.EXPERTS_ON_HOST) or self.fitting.constraints.tensor_split:
             return None
         for bound, kind in self._in_order(found):
             layout = self._roomiest(kind, bound)
@@ -93,7 +93,7 @@ class Refinement:
 
     def faster(self, found: Layout) -> Layout | None:
         """Return a clearly faster layout of the same shape with the same layers on devices, if there is one."""
-        constraints = self.fitting.request.constraints
+        constraints = self.fitting.constraints
         if self.fitting.shape not in (Shape.ONE_NODE, Shape.PARTIAL) or not self.fitting.speeds_known:
             return None
         if constraints.tensor_split or constraints.names_main_gpu or not self.fitting.in_any_order:

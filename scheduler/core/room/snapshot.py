@@ -3,15 +3,14 @@
 Loads that fetch to one node share the room in its store, as devices are shared.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TypeVar, overload
 
 from common.spec.layout import Layout
 from scheduler.core.planning.candidates import ClusterView
 from scheduler.core.planning.device_sets import LOADS_PER_NODE_MAX
 from scheduler.core.room.evictable import evictable
-from scheduler.core.sizes.eviction import PoolKey
+from scheduler.core.sizes.eviction import Evictable, PoolKey
 from scheduler.core.state.cluster_state import ClusterState
 from scheduler.core.state.device_load import decoding
 from scheduler.core.state.load_jobs import DONE, UNPLACED, LoadJob
@@ -20,31 +19,18 @@ from scheduler.core.state.shared_files import keeping_of
 from scheduler.core.values.origins import has_model, model_file
 from scheduler.core.values.view import STARTING_STATES, NodeView
 
-One = TypeVar("One")
 
+class LazyEvictable:
+    """Replicas that may be evicted, found when they are first looked at; the state must not change before."""
 
-class LazySequence(Sequence[One]):
-    """Sequence of the results of `find`, computed on first use; its inputs must not change before."""
-
-    def __init__(self, find: Callable[[], Iterable[One]]) -> None:
+    def __init__(self, find: Callable[[], Iterable[Evictable]]) -> None:
         self._find = find
-        self._found: tuple[One, ...] | None = None
+        self._found: tuple[Evictable, ...] | None = None
 
-    @property
-    def _all(self) -> tuple[One, ...]:
+    def __iter__(self) -> Iterator[Evictable]:
         if self._found is None:
             self._found = tuple(self._find())
-        return self._found
-
-    @overload
-    def __getitem__(self, index: int) -> One: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[One]: ...
-    def __getitem__(self, index: int | slice) -> One | Sequence[One]:
-        return self._all[index]
-
-    def __len__(self) -> int:
-        return len(self._all)
+        return iter(self._found)
 
 
 def cluster_view(state: ClusterState, now_s: float, *, job: LoadJob, measurements: bool = True) -> ClusterView:
@@ -53,7 +39,7 @@ def cluster_view(state: ClusterState, now_s: float, *, job: LoadJob, measurement
     return ClusterView(
         nodes=state.observed.node_views(now_s),
         promises=tuple(promises(state, but_for=job, measurements=measurements)),
-        evictable=LazySequence(lambda: evictable(state, job, now_s)),
+        evictable=LazyEvictable(lambda: evictable(state, job, now_s)),
         loading_pools=frozenset(pools),
         loads_per_node=per_node,
         pinned=_pinned(state, job),
