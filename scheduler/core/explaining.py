@@ -9,7 +9,6 @@ from dataclasses import replace
 from common.errors import InvalidRequest
 from scheduler.core.loading.crashes import shown_rows
 from scheduler.core.loading.loading import plan_load
-from scheduler.core.loading.measuring import book
 from scheduler.core.planning.candidates import MeasureFirst, Placement, Refusal
 from scheduler.core.planning.explanation import Explanation, ReplicaMemory, VictimView
 from scheduler.core.planning.lending import lenders_of
@@ -66,7 +65,7 @@ def _measure(state: ClusterState, wanted: MeasureFirst) -> None:
     node = state.node(wanted.node_id)
     if node is None or wanted.node_id in state.measuring or lenders_of(wanted.layout):
         return
-    book(state, wanted)
+    state.measuring[node.id] = wanted
     state.emit(Measure(node_id=node.id, address=node.address, key=wanted.key, layout=wanted.layout))
 
 

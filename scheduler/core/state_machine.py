@@ -19,8 +19,7 @@ from scheduler.core.keeping.moving import replace_outdated
 from scheduler.core.loading import requests, starting
 from scheduler.core.loading.answers import end_served, fail
 from scheduler.core.loading.crashes import blame_request
-from scheduler.core.loading.loading import pump
-from scheduler.core.loading.measuring import take_outcome
+from scheduler.core.loading.loading import pump, take_outcome
 from scheduler.core.loading.starting import load_deadline_s
 from scheduler.core.lost_devices import DEVICE_LOST_S, clear_device, leave_lost, see_lost
 from scheduler.core.reconcile import NODE_FORGOTTEN_S, expiry_of

@@ -2,7 +2,7 @@
 
 1. Not now: it waits for a back-off, for an older load of the same model, or for the pause after a crash.
    On a node that crashes exclude it waits for the pause after its plan.
-2. Plan on a fresh snapshot. A report is missing: have it measured, then plan again.
+2. Plan on a fresh snapshot. A report is missing: have it measured, one at a time per node, then plan again.
 3. It fits: write the placement down. It fits after evicting: order the stops, then plan again.
 4. It would fit once busy ones are gone: wait; after `STARVE_S` the least used of them drain.
 5. It cannot fit: answer all callers, with the numbers.
@@ -15,8 +15,7 @@ from dataclasses import replace
 from common.spec.layout import FlashAttention, Layout
 from scheduler.core.loading.answers import fail, forget, tell_positions
 from scheduler.core.loading.crashes import excluded_nodes, pause_after_crash
-from scheduler.core.loading.fetch_failures import origin_for_load
-from scheduler.core.loading.measuring import book
+from scheduler.core.loading.fetch_failures import is_of_headers, on_headers_failed, origin_for_load
 from scheduler.core.loading.replacement import drop_replacement
 from scheduler.core.loading.starting import FRESH_FIGURES_S
 from scheduler.core.planning.candidates import MeasureFirst, Placement, PlacementRequest, Refusal, RefusalKind
@@ -31,13 +30,18 @@ from scheduler.core.room.evictable import STARVE_S
 from scheduler.core.room.snapshot import cluster_view, without_promised_room
 from scheduler.core.state.cluster_state import ClusterState
 from scheduler.core.state.effects import Measure
+from scheduler.core.state.events import MeasureEnded
 from scheduler.core.state.load_jobs import UNPLACED, LoadJob, LoadState
 from scheduler.core.state.replicas import serving_replicas
 from scheduler.core.stopping.stopping import order_stop, still_hold_what_is_needed
 from scheduler.core.values.asked import slot_steps
 from scheduler.core.values.desired import DesiredPlacement, Phase
-from scheduler.core.values.faults import bad_model_file, insufficient_memory, unavailable
+from scheduler.core.values.faults import Fault, bad_model_file, insufficient_memory, unavailable
+from scheduler.core.values.memory import MemoryReport
 
+REPORT_CACHE_MAX = 4096
+# Measurements that failed, for those who ask why.
+REFUSALS_MAX = 64
 BATCH_TOKENS = 512
 
 
@@ -238,7 +242,7 @@ def _measure(state: ClusterState, job: LoadJob, wanted: MeasureFirst, now_s: flo
         )
     job.measuring = wanted.key
     job.origin = origin_for_load(state, job, node, wanted.layout.projector_digest)
-    book(state, wanted)
+    state.measuring[node.id] = wanted  # its bytes are promised to it
     state.emit(
         Measure(
             node_id=node.id,
@@ -346,3 +350,28 @@ def _what_goes_first(state: ClusterState, job: LoadJob, refusal: Refusal) -> tup
         return (), "a node to know its devices"
     names = [*holders(state, refusal), *(other.model_name for other in loads)]
     return (), f"memory that {names_text(names)} {'holds' if len(set(names)) == 1 else 'hold'}" if names else "memory"
+
+
+def take_outcome(state: ClusterState, event: MeasureEnded, now_s: float) -> None:
+    """Take in what was counted, or why it was not."""
+    running, found = state.measuring.get(event.node_id), event.found
+    if running is not None and running.key == event.key:
+        del state.measuring[event.node_id]
+    for job in state.jobs_by_age():
+        if job.measuring == event.key:
+            job.measuring = None
+            job.rounds += 1
+            if isinstance(found, Fault):
+                if is_of_headers(state, job, event.node_id, found):
+                    on_headers_failed(state, job, event.node_id, found, now_s)
+                else:
+                    job.failed.measures[event.key] = found
+    if isinstance(found, MemoryReport):
+        state.refused_measures.pop(event.key, None)
+        while len(state.reports) >= REPORT_CACHE_MAX:
+            del state.reports[next(iter(state.reports))]
+        state.reports[event.key] = found
+    else:
+        while len(state.refused_measures) >= REFUSALS_MAX:
+            del state.refused_measures[next(iter(state.refused_measures))]
+        state.refused_measures[event.key] = found

@@ -6,7 +6,7 @@ options end with the keep_alive of the lost replica, with an unload, and if the 
 may be the reason.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from common.errors import InvalidRequest
 from common.spec.load_options import NO_LOAD_OPTIONS, LoadOptions
@@ -22,17 +22,11 @@ from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.view import ModelFile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replaced:
-    """The lost replica that a load replaces."""
+def find_replaced(state: ClusterState, model: ModelFile, own: Asked, now_s: float) -> DesiredPlacement | None:
+    """Return the lost replica that a load for `own` replaces, with both options merged.
 
-    placement_id: str
-    asked: Asked  # merged with the load's own options
-    keep_alive_ms: int | None
-
-
-def find_replaced(state: ClusterState, model: ModelFile, own: Asked, now_s: float) -> Replaced | None:
-    """Return the lost replica that a load for `own` replaces; None: there is none, or it was of another kind."""
+    None: there is none, or it was of another kind.
+    """
     if state.models[model.digest].failures.count >= LOAD_ATTEMPTS_MAX:
         return None
     excluded = excluded_nodes(state, model.digest, now_s)
@@ -42,7 +36,7 @@ def find_replaced(state: ClusterState, model: ModelFile, own: Asked, now_s: floa
             continue
         asked = own.like(record.asked) if (own.context_tokens or 0) <= record.layout.context_tokens else None
         if asked is not None and _can_be_followed(state, model, asked.options):
-            return Replaced(placement_id=record.placement_id, asked=asked, keep_alive_ms=record.keep_alive_ms)
+            return replace(record, asked=asked)
     return None
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
-from common.spec.layout import Layout
 from scheduler.core.planning.candidates import MeasureFirst, MeasureKey, Placement, Refusal
 from scheduler.core.sizes.ledger import Promise
 from scheduler.core.sizes.margins import NO_MARGINS, Margins
@@ -82,15 +81,6 @@ class PendingExplanation:
 
     asked: ExplainAsked
     until_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measuring:
-    """Measurements that run on a node now."""
-
-    key: MeasureKey
-    layout: Layout
-    holds: Mapping[tuple[str, str], int]  # bytes by node and device: a context on each, and the process in RAM
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,7 +163,7 @@ class ClusterState:
     crashes: dict[tuple[str, str], tuple[Crash, ...]] = field(default_factory=dict)  # by digest and node
     poisoned: dict[Life, str] = field(default_factory=dict)  # replica → the request that ended it; oldest first
     reports: dict[MeasureKey, MemoryReport] = field(default_factory=dict)
-    measuring: dict[str, Measuring] = field(default_factory=dict)  # by node id: one at a time
+    measuring: dict[str, MeasureFirst] = field(default_factory=dict)  # by node id: one at a time
     models: defaultdict[str, ModelState] = field(default_factory=lambda: defaultdict(ModelState))  # by digest
     decisions: dict[str, Decision] = field(default_factory=dict)  # by model name
     constraints: dict[str, Constraints] = field(default_factory=dict)  # by model name: what commands have set
