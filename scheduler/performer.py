@@ -37,7 +37,7 @@ from scheduler.core.state.effects import (
 from scheduler.core.state.events import MeasureEnded, RunnerAnswered, RunnerReported, StartFailed, StopEnded
 from scheduler.core.values.faults import TRANSPORT_REASONS, Fault
 from scheduler.core.values.memory import MemoryReport
-from scheduler.core.values.view import SERVING_STATES, RunnerState
+from scheduler.core.values.view import SERVING_STATES, RunnerState, RunnerView
 from scheduler.leadership import Leadership
 from scheduler.loop import CoreLoop
 from scheduler.routes import RouteBoard
@@ -223,8 +223,9 @@ class Performer:
         await self._loop.post(StopEnded(placement_id=effect.placement_id, generation=effect.generation, fault=fault))
 
     async def _ask(self, effect: AskRunner) -> None:
-        if await is_runner_there(effect):
-            await self._loop.post(RunnerAnswered(placement_id=effect.placement_id, generation=effect.generation))
+        runner = effect.runner
+        if await is_runner_there(runner):
+            await self._loop.post(RunnerAnswered(placement_id=runner.placement_id, generation=runner.generation))
 
     async def _clear(self, effect: ClearDevice) -> None:
         request = host_pb2.ResetDeviceRequest(
@@ -266,9 +267,9 @@ def _note(note: Note) -> None:
             metrics.REPLICAS_LOST.labels(model=model, reason=reason).inc()
 
 
-async def is_runner_there(asked: AskRunner) -> bool:
+async def is_runner_there(runner: RunnerView) -> bool:
     """Return True if the very process in question answers at its address; a successor does not count."""
-    async with open_channel(asked.address) as channel:
+    async with open_channel(runner.address) as channel:
         try:
             with domain_errors():
                 info: runner_pb2.RunnerInfo = await runner_pb2_grpc.RunnerStub(channel).GetInfo(
@@ -278,7 +279,7 @@ async def is_runner_there(asked: AskRunner) -> bool:
             return False
     found = info.placement
     return (found.placement_id, found.generation, found.incarnation) == (
-        asked.placement_id,
-        asked.generation,
-        asked.incarnation,
+        runner.placement_id,
+        runner.generation,
+        runner.incarnation,
     )

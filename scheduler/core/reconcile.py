@@ -22,7 +22,7 @@ from scheduler.core.state.aliases import take_over as take_over_aliases
 from scheduler.core.state.cluster_state import ClusterState
 from scheduler.core.state.device_load import see_work
 from scheduler.core.state.effects import AskRunner, RemoveDesired, SaveDesired
-from scheduler.core.state.events import LeadershipGained, StartFailed
+from scheduler.core.state.events import LeadershipGained
 from scheduler.core.state.load_jobs import ON_HOST, LoadJob, LoadTarget
 from scheduler.core.state.model_constraints import load_constraints
 from scheduler.core.state.promises import promises
@@ -103,14 +103,7 @@ def see_replica(state: ClusterState, runner: RunnerView, now_s: float) -> None:
 def ask_runners(state: ClusterState, now_s: float) -> None:
     """Probe the runners of a silent host before their routes are withdrawn: they may live on without it."""
     for runner in state.observed.runners_to_ask(now_s):
-        state.emit(
-            AskRunner(
-                address=runner.address,
-                placement_id=runner.placement_id,
-                generation=runner.generation,
-                incarnation=runner.incarnation,
-            )
-        )
+        state.emit(AskRunner(runner=runner))
 
 
 def follow_loads(state: ClusterState, now_s: float) -> None:
@@ -123,23 +116,15 @@ def follow_loads(state: ClusterState, now_s: float) -> None:
         present.add(job.id)
         job.attempt.was_reported = True
         if runner.state is RunnerState.ERROR:
-            failed = StartFailed(
-                placement_id=runner.placement_id, generation=runner.generation, fault=runner.fault or GONE
-            )
-            on_start_failed(state, failed, now_s)
+            on_start_failed(state, job, runner.fault or GONE, now_s)
         else:
             take_report(state, job, runner, now_s)
 
     for job in state.jobs_by_age():
         if job.state in ON_HOST and job.attempt.was_reported and job.id not in present:
-            _runner_vanished(state, job, now_s)
-
-
-def _runner_vanished(state: ClusterState, job: LoadJob, now_s: float) -> None:
-    assert job.record is not None, "reported by the host it was placed on"
-    if state.observed.is_current(job.record.node_id):
-        gone = StartFailed(placement_id=job.record.placement_id, generation=job.record.generation, fault=GONE)
-        on_start_failed(state, gone, now_s)
+            assert job.record is not None, "reported by the host it was placed on"
+            if state.observed.is_current(job.record.node_id):
+                on_start_failed(state, job, GONE, now_s)
 
 
 def reconcile(state: ClusterState, now_s: float) -> None:

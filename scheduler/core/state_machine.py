@@ -200,7 +200,8 @@ class SchedulerCore:
             case RunnerReported():
                 self._runner_reported(event, now_s)
             case StartFailed():
-                starting.on_start_failed(state, event, now_s)
+                job = state.job_of(event.placement_id, event.generation)
+                starting.on_start_failed(state, job, event.fault, now_s, lender_id=event.lender_id)
             case StopEnded():
                 if event.fault is not None and event.fault.reason == STALE_FENCE:
                     state.emit(DropLeadership(high_water=starting.high_water(event.fault)))
@@ -235,16 +236,13 @@ class SchedulerCore:
 
     def _runner_reported(self, event: RunnerReported, now_s: float) -> None:
         state, runner = self.state, event.runner
+        job = state.job_of(runner.placement_id, runner.generation)
         if runner.state is RunnerState.ERROR:
-            failed = StartFailed(
-                placement_id=runner.placement_id, generation=runner.generation, fault=runner.fault or reconcile.GONE
-            )
-            starting.on_start_failed(state, failed, now_s)
+            starting.on_start_failed(state, job, runner.fault or reconcile.GONE, now_s)
             return
         state.observed.see_start(event.node_id, runner, now_s)
         if runner.state in SERVING_STATES:
             reconcile.see_replica(state, runner, now_s)
-        job = state.job_of(runner.placement_id, runner.generation)
         if job is not None:
             starting.take_report(state, job, runner, now_s)
 

@@ -16,7 +16,6 @@ from scheduler.core.planning.lending import LenderGone, lenders_of, loans_for
 from scheduler.core.sizes.rooms import BACKOFF_STEP
 from scheduler.core.state.cluster_state import NO_FAILURES, ClusterState
 from scheduler.core.state.effects import AnswerReady, DropLeadership, StartRunner
-from scheduler.core.state.events import StartFailed
 from scheduler.core.state.growth import superseded_by
 from scheduler.core.state.load_jobs import (
     LOAD_ATTEMPTS_MAX,
@@ -97,13 +96,7 @@ def _send_start(state: ClusterState, job: LoadJob, now_s: float) -> None:
             command=(state.leadership.fence, state.leadership.leader_id),
         )
     except LenderGone as gone:
-        failed = StartFailed(
-            placement_id=job.record.placement_id,
-            generation=job.record.generation,
-            fault=unavailable(str(gone)),
-            lender_id=gone.node_id,
-        )
-        on_start_failed(state, failed, now_s)
+        on_start_failed(state, job, unavailable(str(gone)), now_s, lender_id=gone.node_id)
         return
     job.origin = origin_for_load(state, job, node, job.record.layout.projector_digest)
     state.emit(
@@ -177,30 +170,30 @@ def _ready(state: ClusterState, job: LoadJob, runner: RunnerView, now_s: float) 
         order_stop(state, other, reason="superseded", now_s=now_s)
 
 
-def on_start_failed(state: ClusterState, event: StartFailed, now_s: float) -> None:
+def on_start_failed(
+    state: ClusterState, job: LoadJob | None, fault: Fault, now_s: float, *, lender_id: str = ""
+) -> None:
     """Handle a start that was refused, also by a lender, that ended, or has an unknown outcome."""
-    fault = event.fault
     if fault.reason == STALE_FENCE:
         state.emit(DropLeadership(high_water=high_water(fault)))
-    job = state.job_of(event.placement_id, event.generation)
-    if job is None or job.state not in ON_HOST:
+    if job is None or job.record is None or job.state not in ON_HOST:
         return
     job.failed.count += 1
     last = job.failed.count >= LOAD_ATTEMPTS_MAX
     pause_s = RESTART_BACKOFF_S * 2 ** (job.failed.count - 1)
-    if event.lender_id:
-        _lend_failed(state, job, event.lender_id, fault, now_s, pause_s=pause_s, last=last)
+    if lender_id:
+        _lend_failed(state, job, lender_id, fault, now_s, pause_s=pause_s, last=last)
         return
-    state.observed.forget_start(event.placement_id)
+    state.observed.forget_start(job.record.placement_id)
     if fault.reason in TRANSPORT_REASONS:
         _start_again(state, job, fault, now_s, pause_s=pause_s, last=last)
     elif fault.reason in MEMORY_REASONS and job.placement is not None:
         _try_otherwise(state, job, fault, now_s, pause_s=pause_s)
-    elif job.record is not None and is_of_fetch(job, fault):
+    elif is_of_fetch(job, fault):
         on_fetch_failed(state, job, job.record.node_id, fault, now_s)
     elif fault.reason in (PLACEMENT_MISMATCH, STALE_FENCE) and not last:
         job.plan_again(now_s, pause_s=pause_s)
-    elif fault.reason == RUNNER_LOST and not last and job.record is not None and lenders_of(job.record.layout):
+    elif fault.reason == RUNNER_LOST and not last and lenders_of(job.record.layout):
         job.plan_again(now_s, pause_s=max(pause_s, FRESH_FIGURES_S))  # most likely a lender went, not the runner
     else:
         fail(state, job, fault, now_s)

@@ -13,6 +13,7 @@ from scheduler.core.values.desired import DesiredPlacement
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.origins import Origin
 from scheduler.core.values.routing_table import ModelAlias, ModelRoute
+from scheduler.core.values.view import RunnerView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,10 +172,7 @@ class StartRunner:
 class AskRunner:
     """Ask a runner itself whether it is there; its host is silent. An answer is an event, silence is none."""
 
-    address: str
-    placement_id: str
-    generation: int
-    incarnation: str
+    runner: RunnerView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,11 +177,11 @@ class Surroundings:
                 self.stops.append(effect)
                 self.all_stops.append(effect)
             case AskRunner():
-                self._answer_for(effect)
+                self._answer_for(effect.runner)
             case ClearDevice():
                 self.cleared.append(effect)
 
-    def _answer_for(self, asked: AskRunner) -> None:
+    def _answer_for(self, asked: RunnerView) -> None:
         """Runners answer for themselves if they are there."""
         self.questions += 1
         one = self.runners.get(asked.placement_id)
