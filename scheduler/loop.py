@@ -8,10 +8,10 @@ from common.seen_inventory import SeenInventory
 from common.telemetry.collector import Collector
 from common.telemetry.metrics import Sample
 from scheduler import metrics
+from scheduler.converters import KnownNodes
 from scheduler.core.state.effects import Effect
 from scheduler.core.state.events import Event, InventorySeen, LeadershipGained, TimePassed
 from scheduler.core.state_machine import SchedulerCore
-from scheduler.known_nodes import KnownNodes
 from scheduler.leadership import Leadership
 from scheduler.routes import RouteBoard
 

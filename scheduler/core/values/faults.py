@@ -49,9 +49,9 @@ DISK_FULL = errors.DiskFull.reason
 RETRY_SOON_S = 1.0
 
 
-def unavailable(message: str, *, retry_after_s: float = RETRY_SOON_S) -> Fault:
+def unavailable(message: str) -> Fault:
     """Return a fault of the moment; try again."""
-    return Fault(reason=errors.ModelUnavailable.reason, message=message, retry_after_s=retry_after_s)
+    return Fault(reason=errors.ModelUnavailable.reason, message=message, retry_after_s=RETRY_SOON_S)
 
 
 def canceled(message: str) -> Fault:

@@ -8,11 +8,11 @@ from common.model_details import KeptDetails, name_details, without_details
 from common.seen_inventory import Laid
 from protos import cluster_pb2, discovery_pb2
 from scheduler import metrics
+from scheduler.converters import KnownNodes
 from scheduler.core.state.effects import PublishRoutes
 from scheduler.core.values.faults import CrashRow
 from scheduler.core.values.routing_table import ModelRoute
 from scheduler.core.values.view import ModelFile, SpeedSource
-from scheduler.known_nodes import KnownNodes
 from scheduler.routes import RouteBoard
 
 

@@ -10,6 +10,7 @@ from common.spec.layout import Adapter, DeviceLayers, FlashAttention, Layout, Sp
 from protos import cluster_pb2, discovery_pb2
 from scheduler.converters import (
     MEMORY_REPORT,
+    KnownNodes,
     error_of,
     fault_of,
     to_layout,
@@ -19,7 +20,6 @@ from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.values.view import DeviceKind, NodeView, RunnerState, Trust
-from scheduler.known_nodes import KnownNodes
 from scheduler.records import decode, encode
 
 LAYOUT = Layout(

@@ -8,11 +8,11 @@ import pytest
 from common.seen_inventory import Laid
 from protos import cluster_pb2, discovery_pb2
 from runner.core.devices.decode_speeds import DecodeSpeed, learn
+from scheduler.converters import KnownNodes
 from scheduler.core.sizes.ledger import available
 from scheduler.core.sizes.speeds import like_speeds, likened, speed_classes
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import DeviceView, NodeView, SpeedSource
-from scheduler.known_nodes import KnownNodes
 from tests.unit.scheduler.builders import cpu, gpu, integrated, node
 from tests.unit.scheduler.shape_planning import devices_of, engine, placed
 
