@@ -9,14 +9,14 @@ from collections.abc import Mapping
 
 from scheduler.core.loading.requests import begin_load
 from scheduler.core.planning.lending import nodes_of
-from scheduler.core.state.cluster_state import ClusterState, NodeDrain
+from scheduler.core.state.cluster_state import ClusterState, LeaderTerm, NodeDrain
 from scheduler.core.state.effects import AnswerReplicas, SaveDrain
 from scheduler.core.state.events import DrainAsked
 from scheduler.core.state.load_jobs import LoadState
 from scheduler.core.state.replicas import serving_replicas
 from scheduler.core.state.shared_files import keeping_of
 from scheduler.core.stopping.stopping import order_stop
-from scheduler.core.values.faults import node_not_found, unavailable
+from scheduler.core.values.faults import node_not_found
 from scheduler.core.values.view import SERVING_STATES, RunnerView
 
 NODE_DRAIN_S = 300.0  # so long sequences may go on on a node that is drained, unless a command sets another time
@@ -35,17 +35,15 @@ def take_over(state: ClusterState, stored: Mapping[str, float], fence: int, now_
         state.emit(SaveDrain(fence=fence, caller_id="", node_id=node_id, budget_s=own[node_id].budget_s))
 
 
-def ask(state: ClusterState, event: DrainAsked) -> None:
+def ask(state: ClusterState, event: DrainAsked, term: LeaderTerm) -> None:
     """Order the save of a drain. A node that is gone can still be undrained."""
-    if state.leadership is None:
-        state.refuse(event.caller_id, unavailable(state.no_leader_why))
-    elif state.node(event.node_id) is None and event.node_id not in state.drains:
+    if state.node(event.node_id) is None and event.node_id not in state.drains:
         state.refuse(event.caller_id, node_not_found(event.node_id))
     else:
         budget_s = NODE_DRAIN_S if event.budget_s is None else event.budget_s
         state.emit(
             SaveDrain(
-                fence=state.leadership.fence,
+                fence=term.fence,
                 caller_id=event.caller_id,
                 node_id=event.node_id,
                 budget_s=budget_s if event.drain else None,

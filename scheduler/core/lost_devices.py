@@ -8,13 +8,13 @@ it is planned again. The next plan does without the device, because a lost one i
 from common.spec.layout import Layout
 from scheduler.core.loading.starting import give_up_start
 from scheduler.core.sizes.splitting import DeviceKey
-from scheduler.core.state.cluster_state import ClusterState
+from scheduler.core.state.cluster_state import ClusterState, LeaderTerm
 from scheduler.core.state.effects import ClearDevice
 from scheduler.core.state.events import DeviceClearAsked
 from scheduler.core.state.load_jobs import ON_HOST
 from scheduler.core.stopping.stopping import order_stop
 from scheduler.core.values.constraints import label_means
-from scheduler.core.values.faults import device_not_found, invalid_value, unavailable
+from scheduler.core.values.faults import device_not_found, invalid_value
 from scheduler.core.values.view import SERVING_STATES, NodeView, cached_per_view
 
 DEVICE_LOST_S = 5.0  # until a lost device of a node that reports counts as gone
@@ -61,7 +61,7 @@ def _devices(node_id: str, layout: Layout) -> list[DeviceKey]:
     return [(part.node_id or node_id, part.device_id) for part in layout.devices]
 
 
-def clear_device(state: ClusterState, event: DeviceClearAsked) -> None:
+def clear_device(state: ClusterState, event: DeviceClearAsked, term: LeaderTerm) -> None:
     """Find the device, and send its host to test it."""
     found = [
         (node, device)
@@ -69,9 +69,7 @@ def clear_device(state: ClusterState, event: DeviceClearAsked) -> None:
         for device in node.devices
         if label_means(event.label, node, device)
     ]
-    if state.leadership is None:
-        fault = unavailable(state.no_leader_why)
-    elif not found:
+    if not found:
         model = state.model_named(event.label)
         fault = device_not_found(event.label, model_name=model.name if model is not None else "")
     elif len(found) > 1:
@@ -81,8 +79,8 @@ def clear_device(state: ClusterState, event: DeviceClearAsked) -> None:
         ((node, device),) = found
         state.emit(
             ClearDevice(
-                fence=state.leadership.fence,
-                leader_id=state.leadership.leader_id,
+                fence=term.fence,
+                leader_id=term.leader_id,
                 address=node.address,
                 caller_id=event.caller_id,
                 node_id=node.id,

@@ -165,25 +165,27 @@ class SchedulerCore:
                 requests.leave(self.state, event.caller_id)
             case ExplainAsked():
                 explaining.explain(self.state, event, now_s)
-            case DeviceClearAsked():
-                clear_device(self.state, event)
             case QueuesReported():
                 keeping.see_queues(self.state, event.gateway_id, event.waits_s, now_s)
             case CrashesBlamed():
                 blame_request(self.state, event)
 
     def _take_command(self, event: Command) -> None:
+        state, term = self.state, self.state.leadership
+        if term is None:
+            state.refuse(event.caller_id, unavailable(state.no_leader_why))
+            return
         match event:
             case ConstraintsAsked():
-                model_constraints.tell(self.state, event)
+                model_constraints.tell(state, event)
             case ConstraintsPut():
-                model_constraints.put(self.state, event)
+                model_constraints.put(state, event, term)
             case DrainAsked():
-                draining.ask(self.state, event)
+                draining.ask(state, event, term)
             case AliasPut():
-                aliases.put(self.state, event)
-            case AliasesRead():
-                aliases.read(self.state, event)
+                aliases.put(state, event, term)
+            case DeviceClearAsked():
+                clear_device(state, event, term)
 
     def _take_outcome(self, event: Outcome, now_s: float) -> None:
         state = self.state
@@ -195,6 +197,8 @@ class SchedulerCore:
                     self._take_saved(event.save, now_s)
                 else:
                     self._take_not_saved(event.save, event.fault, now_s)
+            case AliasesRead():
+                aliases.read(state, event)
             case RunnerAnswered():
                 state.observed.hear(event.placement_id, event.generation, now_s)
             case RunnerReported():

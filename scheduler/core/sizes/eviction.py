@@ -9,8 +9,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 PoolKey = tuple[str, str]  # node id, pool id
-# Pools that lack bytes and how many; a set where that is not known.
-Lacking = Mapping[PoolKey, int] | AbstractSet[PoolKey]
 EXACT_MAX = 16
 # A search that meets an unlucky shape ends with the best it has; so many steps take some milliseconds.
 STEPS_MAX = 50_000
@@ -37,11 +35,11 @@ class Evictable:
 
 
 def choose_victims(
-    candidates: Sequence[Evictable], short_pools: Callable[[frozenset[str]], Lacking]
+    candidates: Sequence[Evictable], short_pools: Callable[[frozenset[str]], Mapping[PoolKey, int]]
 ) -> tuple[str, ...] | None:
     """Choose the replicas that free enough at the least loss, least recently used first; None if none suffice.
 
-    `short_pools(gone)` names the pools that still lack bytes when the placements `gone` are gone; empty: there is room.
+    `short_pools(gone)` is how many bytes each pool still lacks when the placements `gone` are gone; empty: none.
     It must not grow when more are gone.
     """
     lacking = short_pools(frozenset())
@@ -51,8 +49,7 @@ def choose_victims(
     useful = [one for one in candidates if one.useful_bytes(pools) > 0]
     # Ties go to the least recently used: it comes first, and only less loss takes its place.
     useful.sort(key=lambda one: (one.loss / one.useful_bytes(pools), -one.idle_s, one.placement_id))
-    lacks = {pool: lacking[pool] if isinstance(lacking, Mapping) else 1 for pool in pools}
-    search = _Search(candidates=useful, lacks=lacks, short_pools=short_pools)
+    search = _Search(candidates=useful, lacks=lacking, short_pools=short_pools)
     found = search.run() if len(useful) <= EXACT_MAX else search.greedy()
     if found is None:
         return None
@@ -63,7 +60,7 @@ def choose_victims(
 class _Search:
     candidates: Sequence[Evictable]
     lacks: Mapping[PoolKey, int]
-    short_pools: Callable[[frozenset[str]], Lacking]
+    short_pools: Callable[[frozenset[str]], Mapping[PoolKey, int]]
     best: tuple[Evictable, ...] | None = None
     best_loss: tuple[float, float] = (float("inf"), 0.0)
     steps: int = 0

@@ -6,7 +6,7 @@ leader has written, because gateways may watch any scheduler.
 
 from collections.abc import Mapping
 
-from scheduler.core.state.cluster_state import ClusterState
+from scheduler.core.state.cluster_state import ClusterState, LeaderTerm
 from scheduler.core.state.effects import AnswerAlias, SaveAlias
 from scheduler.core.state.events import AliasesRead, AliasPut
 from scheduler.core.values.faults import Fault, invalid_value, model_not_found, unavailable
@@ -38,12 +38,9 @@ def take_over(state: ClusterState, stored: Mapping[str, ModelAlias] | None, fenc
         state.emit(SaveAlias(fence=fence, caller_id="", key=key, alias=alias))
 
 
-def put(state: ClusterState, event: AliasPut) -> None:
+def put(state: ClusterState, event: AliasPut, term: LeaderTerm) -> None:
     """Check an alias, and have it written down. `target` None: forget it."""
     key = key_of(event.name)
-    if state.leadership is None or state.aliases is None:
-        state.refuse(event.caller_id, unavailable(state.no_leader_why))
-        return
     if event.target is None and key not in _wanted(state):
         state.emit(AnswerAlias(caller_id=event.caller_id, alias=None, was_set=False))
         return
@@ -54,7 +51,7 @@ def put(state: ClusterState, event: AliasPut) -> None:
             return
         alias = ModelAlias(name=with_tag(event.name), target=_model_name(state, event.target))
     state.pending_aliases[key] = alias
-    state.emit(SaveAlias(fence=state.leadership.fence, caller_id=event.caller_id, key=key, alias=alias))
+    state.emit(SaveAlias(fence=term.fence, caller_id=event.caller_id, key=key, alias=alias))
 
 
 def on_saved(state: ClusterState, save: SaveAlias) -> None:

@@ -214,7 +214,7 @@ class TimePassed:
     """A moment that the core asked for (`wake_at_s`) has come."""
 
 
-Call = EnsureRequested | CallerLeft | UnloadRequested | ExplainAsked | DeviceClearAsked | QueuesReported | CrashesBlamed
-Command = ConstraintsAsked | ConstraintsPut | DrainAsked | AliasPut | AliasesRead
-Outcome = MeasureEnded | SaveEnded | RunnerReported | RunnerAnswered | StartFailed | StopEnded
+Call = EnsureRequested | CallerLeft | UnloadRequested | ExplainAsked | QueuesReported | CrashesBlamed
+Command = ConstraintsAsked | ConstraintsPut | DrainAsked | AliasPut | DeviceClearAsked  # for the leader
+Outcome = AliasesRead | MeasureEnded | SaveEnded | RunnerReported | RunnerAnswered | StartFailed | StopEnded
 Event = InventorySeen | InventoryLost | LeadershipGained | LeadershipLost | TimePassed | Call | Command | Outcome

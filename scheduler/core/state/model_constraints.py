@@ -4,14 +4,14 @@ from dataclasses import replace
 
 from common.errors import InvalidRequest
 from common.spec.load_options import NO_LOAD_OPTIONS, LoadOptions
-from scheduler.core.state.cluster_state import ClusterState
+from scheduler.core.state.cluster_state import ClusterState, LeaderTerm
 from scheduler.core.state.effects import AnswerConstraints, SaveConstraints
 from scheduler.core.state.events import ConstraintsAsked, ConstraintsPut
 from scheduler.core.state.load_jobs import LoadTarget
 from scheduler.core.values.asked import Asked, chosen_context_tokens
 from scheduler.core.values.constraint_origins import defaults_for
 from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints, ModelConstraints, unmatched
-from scheduler.core.values.faults import Fault, invalid_value, unavailable
+from scheduler.core.values.faults import Fault, invalid_value
 from scheduler.core.values.routing_table import with_tag
 from scheduler.core.values.view import ModelFile
 
@@ -74,19 +74,13 @@ def constrained_models(state: ClusterState) -> list[str]:
 
 def tell(state: ClusterState, event: ConstraintsAsked) -> None:
     """Answer what is set, for one model or all of them."""
-    if state.leadership is None:
-        state.refuse(event.caller_id, unavailable(state.no_leader_why))
-        return
     names = [with_tag(event.model_name)] if event.model_name else constrained_models(state)
     state.emit(AnswerConstraints(caller_id=event.caller_id, models=tuple(_listed(state, name) for name in names)))
 
 
-def put(state: ClusterState, event: ConstraintsPut) -> None:
+def put(state: ClusterState, event: ConstraintsPut, term: LeaderTerm) -> None:
     """Check constraints and order their save. `constraints` None: forget them."""
     name = _known_name(state, event.model_name)
-    if state.leadership is None:
-        state.refuse(event.caller_id, unavailable(state.no_leader_why))
-        return
     if fault := _why_not(state, name, event.constraints):
         state.refuse(event.caller_id, fault)
         return
@@ -94,9 +88,7 @@ def put(state: ClusterState, event: ConstraintsPut) -> None:
         state.emit(AnswerConstraints(caller_id=event.caller_id, models=(_listed(state, name),), was_set=False))
         return
     state.emit(
-        SaveConstraints(
-            fence=state.leadership.fence, caller_id=event.caller_id, model_name=name, constraints=event.constraints
-        )
+        SaveConstraints(fence=term.fence, caller_id=event.caller_id, model_name=name, constraints=event.constraints)
     )
 
 

@@ -82,11 +82,11 @@ def test_one_that_frees_both_devices_goes_before_two_that_cost_more() -> None:
     assert choose_victims(candidates, shortage(candidates, {GPU: 5, OTHER: 5})) == ("both",)
 
 
-def test_a_shortage_without_numbers_is_met_too() -> None:
+def test_a_shortage_whose_numbers_are_too_low_is_met_too() -> None:
     candidates = [idle("a", 3, loss=1.0), idle("b", 3, loss=2.0), idle("c", 3, loss=3.0)]
 
-    def short(gone: frozenset[str]) -> frozenset[PoolKey]:
-        return frozenset() if len(gone) >= 2 else frozenset({GPU})
+    def short(gone: frozenset[str]) -> dict[PoolKey, int]:
+        return {} if len(gone) >= 2 else {GPU: 1}
 
     assert set(choose_victims(candidates, short) or ()) == {"a", "b"}
 
