@@ -28,10 +28,10 @@ from scheduler.core.state.effects import (
     Effect,
     Measure,
     Note,
+    Notice,
     PublishRoutes,
     StartRunner,
     StopRunner,
-    Told,
     Write,
 )
 from scheduler.core.state.events import MeasureEnded, RunnerAnswered, RunnerReported, StartFailed, StopEnded
@@ -98,7 +98,7 @@ class Performer:
             case _:
                 self._tell(effect)
 
-    def _tell(self, effect: Told) -> None:
+    def _tell(self, effect: Notice) -> None:
         match effect:
             case AnswerQueued() | AnswerLoading():
                 self._callers.tell(effect)

@@ -229,7 +229,9 @@ class Note:
 
 
 Answer = AnswerReplicas | AnswerConstraints | AnswerExplained | AnswerAlias  # to one question
-Told = AnswerQueued | AnswerLoading | AnswerReady | AnswerFailed | Answer | PublishRoutes | Note
+Notice = AnswerQueued | AnswerLoading | AnswerReady | AnswerFailed | Answer | PublishRoutes | Note
 Save = SaveDesired | SaveConstraints | SaveDrain | SaveAlias  # their outcome comes back as an event
 Write = Save | RemoveDesired | SaveMargins
-Effect = Told | Write | Measure | StartRunner | StopRunner | AskRunner | ClearDevice | DropLeadership | CheckLeadership
+Effect = (
+    Notice | Write | Measure | StartRunner | StopRunner | AskRunner | ClearDevice | DropLeadership | CheckLeadership
+)
