@@ -232,6 +232,5 @@ Answer = AnswerReplicas | AnswerConstraints | AnswerExplained | AnswerAlias  # t
 Notice = AnswerQueued | AnswerLoading | AnswerReady | AnswerFailed | Answer | PublishRoutes | Note
 Save = SaveDesired | SaveConstraints | SaveDrain | SaveAlias  # their outcome comes back as an event
 Write = Save | RemoveDesired | SaveMargins
-Effect = (
-    Notice | Write | Measure | StartRunner | StopRunner | AskRunner | ClearDevice | DropLeadership | CheckLeadership
-)
+Order = Measure | StartRunner | StopRunner | AskRunner | ClearDevice  # to a host or a runner
+Effect = Notice | Write | Order | DropLeadership | CheckLeadership
