@@ -1,6 +1,6 @@
 """Records of the store, as JSON that only grows. Unknown fields of a newer build are ignored."""
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 import orjson
@@ -73,10 +73,7 @@ def encode_margins(margins: Margins) -> dict[str, str]:
     """Encode learned margins, each as JSON under a name of its own."""
     pieces: dict[str, dict[str, object]] = {
         f"loads/{key.build}/{key.architecture}/{key.device_kind}{'/split' if key.is_split else ''}": {
-            "build": key.build,
-            "architecture": key.architecture,
-            "device_kind": key.device_kind,
-            "is_split": key.is_split,
+            **asdict(key),
             "residuals": residuals,
             "shares": margins.shares.get(key, ()),
         }

@@ -31,7 +31,7 @@ from scheduler.core.state.residuals import take_over
 from scheduler.core.state.shared_files import keeping_of
 from scheduler.core.stopping.stopping import advance_stop, order_stop
 from scheduler.core.values.asked import NOTHING_ASKED
-from scheduler.core.values.desired import DesiredPlacement, Phase
+from scheduler.core.values.desired import DesiredPlacement, Phase, record_of
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.keep_alive import TrackedReplica, expires_at_s
 from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, NodeView, RunnerState, RunnerView
@@ -162,18 +162,7 @@ def _adopt(state: ClusterState, loading: set[str]) -> None:
             continue
         if runner.state in SERVING_STATES:
             state.note("replica.adopted", model=runner.model_name, placement=runner.placement_id, node=node_id)
-            state.save_record(
-                DesiredPlacement(
-                    placement_id=runner.placement_id,
-                    generation=runner.generation,
-                    phase=Phase.RUNNING,
-                    node_id=node_id,
-                    model_name=runner.model_name,
-                    model_digest=runner.model_digest,
-                    layout=runner.layout,
-                    asked=runner.asked,
-                ),
-            )
+            state.save_record(record_of(node_id, runner, Phase.RUNNING))
 
 
 def _forget_in_time(state: ClusterState, record: DesiredPlacement, now_s: float) -> None:

@@ -152,14 +152,6 @@ class _Search:
         constraints = self.request.constraints
         return constraints.policy is FillPolicy.SPREAD or sum(1 for share in constraints.tensor_split if share) > 1
 
-    def _ordered_sites(self, step: Step) -> Iterator[DeviceSet]:
-        sites = self.device_sets.single.get(step.kind, [])
-        if not sites:
-            return iter(())
-        read = self._bytes_per_token(sites[0][3][0])
-        speeds_known = self.device_sets.speeds_known
-        return ranked_sites(sites, self.request, self.view, self.evaluator.rooms, read, speeds_known=speeds_known)
-
     def _bytes_per_token(self, node: NodeView) -> int:
         facts = self.evaluator.known.facts(node)
         return sum(facts.bytes_per_token(layer) for layer in range(len(facts.layer_weights_bytes)))
@@ -237,10 +229,14 @@ class _Search:
     def _ordered(self, step: Step) -> Iterator[DeviceSet]:
         if step.shape is Shape.NODES:
             return node_sets(self.device_sets, self.evaluator.rooms, nodes_max=self.policy.rpc_nodes_max)
+        request, view, rooms = self.request, self.view, self.evaluator.rooms
         if step.shape is Shape.ONE_DEVICE and not self._uses_all:
-            return self._ordered_sites(step)
+            if not (sites := self.device_sets.single.get(step.kind)):
+                return iter(())
+            read, speeds_known = self._bytes_per_token(sites[0][3][0]), self.device_sets.speeds_known
+            return ranked_sites(sites, request, view, rooms, read, speeds_known=speeds_known)
         device_sets = self.device_sets.of_shape(step.shape, step.kind)
-        if step.shape is Shape.ONE_DEVICE and self._uses_all:
+        if step.shape is Shape.ONE_DEVICE:
             joint = self.device_sets.joint.get(step.kind, [])
             alone = {one.node.id for one in joint if len(one.devices) == 1}
             device_sets = [one for one in device_sets if one.node.id in alone]
@@ -250,7 +246,7 @@ class _Search:
             return iter(())
         read = self._bytes_per_token(device_sets[0].node)
         speeds_known = self.device_sets.speeds_known and step.shape is not Shape.CPU
-        return ranked(device_sets, self.request, self.view, self.evaluator.rooms, read, speeds_known=speeds_known)
+        return ranked(device_sets, request, view, rooms, read, speeds_known=speeds_known)
 
     def _base(self, step: Step, device_set: DeviceSet) -> Layout | None:
         """Return the values of the step on this device set; None: it has stepped down as far as it can."""

@@ -115,14 +115,8 @@ class Kept:
         self, node: NodeView, device: DeviceView, origin: MemoryOrigin, *, need_bytes: int, is_split: bool
     ) -> int:
         """Return the margin for one device; twice as much if nothing was measured."""
-        key = MarginKey(
-            build=node.engine_build,
-            architecture=self.architecture,
-            device_kind=device_kind(device),
-            is_split=is_split,
-        )
         learned = self.margins.of(
-            key,
+            margin_key(node, device, self.architecture, is_split=is_split),
             self.model_digest,
             unlearned_bytes=self.policy.margin_bytes,
             need_bytes=need_bytes,
@@ -130,6 +124,13 @@ class Kept:
             total_bytes=FULL_SIZE_BYTES if device.kind is DeviceKind.CPU else device.total_bytes,
         )
         return learned * (2 if origin is MemoryOrigin.ESTIMATED else 1)
+
+
+def margin_key(node: NodeView, device: DeviceView, architecture: str, *, is_split: bool) -> MarginKey:
+    """Return the key of the loads that teach the margin on a device."""
+    return MarginKey(
+        build=node.engine_build, architecture=architecture, device_kind=device_kind(device), is_split=is_split
+    )
 
 
 def device_kind(device: DeviceView) -> str:

@@ -5,8 +5,8 @@ Learned margins are stored, so that the next leader begins with them.
 
 from collections.abc import Iterator
 
-from scheduler.core.sizes.ledger import device_kind
-from scheduler.core.sizes.margins import NO_MARGINS, MarginKey, Margins
+from scheduler.core.sizes.ledger import margin_key
+from scheduler.core.sizes.margins import NO_MARGINS, Margins
 from scheduler.core.state.cluster_state import ClusterState
 from scheduler.core.state.effects import SaveMargins
 from scheduler.core.values.desired import DesiredPlacement
@@ -31,12 +31,7 @@ def learn(state: ClusterState, record: DesiredPlacement, runner: RunnerView) -> 
             continue
         file = node.model(record.model_digest)
         architecture = file.facts.architecture if file is not None and file.facts is not None else ""
-        key = MarginKey(
-            build=node.engine_build,
-            architecture=architecture,
-            device_kind=device_kind(device),
-            is_split=len(planned.devices) > 1,
-        )
+        key = margin_key(node, device, architecture, is_split=len(planned.devices) > 1)
         margins = margins.with_residual(key, found.total_bytes - expected.total_bytes, expected.total_bytes)
     keep(state, margins)
 

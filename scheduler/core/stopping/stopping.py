@@ -20,7 +20,7 @@ from scheduler.core.state.cluster_state import ClusterState, ReplicaStop, StopSt
 from scheduler.core.state.effects import StopRunner
 from scheduler.core.state.events import StopEnded
 from scheduler.core.state.promises import promises, replica_promises
-from scheduler.core.values.desired import DesiredPlacement, Phase
+from scheduler.core.values.desired import DesiredPlacement, Phase, record_of
 from scheduler.core.values.faults import PLACEMENT_MISMATCH
 from scheduler.core.values.view import DeviceKind, DeviceView, NodeView, RunnerView
 
@@ -98,15 +98,7 @@ def _stopping_record(state: ClusterState, stop: ReplicaStop, runner: RunnerView 
     record = state.desired.get(stop.placement_id)
     if record is None:
         assert runner is not None, "a replica that is stopped is either wanted or seen"
-        record = DesiredPlacement(
-            placement_id=stop.placement_id,
-            generation=stop.generation,
-            phase=Phase.STOPPING,
-            node_id=stop.node_id,
-            model_name=runner.model_name,
-            model_digest=runner.model_digest,
-            layout=runner.layout,
-        )
+        record = record_of(stop.node_id, runner, Phase.STOPPING)
     return record.in_phase(Phase.STOPPING)
 
 

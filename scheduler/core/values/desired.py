@@ -7,6 +7,7 @@ from enum import StrEnum
 from common.spec.layout import Layout
 from scheduler.core.values.asked import NOTHING_ASKED, Asked
 from scheduler.core.values.memory import MemoryReport
+from scheduler.core.values.view import RunnerView
 
 
 class Phase(StrEnum):
@@ -47,3 +48,17 @@ class DesiredPlacement:
         """Return a digest of everything that must not change within a generation."""
         spec = repr((self.node_id, self.model_digest, self.layout))
         return hashlib.sha256(spec.encode()).hexdigest()
+
+
+def record_of(node_id: str, runner: RunnerView, phase: Phase) -> DesiredPlacement:
+    """Return the record of a replica that was not planned here."""
+    return DesiredPlacement(
+        placement_id=runner.placement_id,
+        generation=runner.generation,
+        phase=phase,
+        node_id=node_id,
+        model_name=runner.model_name,
+        model_digest=runner.model_digest,
+        layout=runner.layout,
+        asked=runner.asked,
+    )
