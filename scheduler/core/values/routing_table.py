@@ -71,22 +71,16 @@ class KnownTable:
 
     _nodes: tuple[NodeView, ...] = ()
     _files: dict[str, ModelFile] = field(default_factory=dict)
-    _names: list[str] = field(default_factory=list)
     _replicas: dict[str, tuple[NodeView | None, ReplicaRoute]] = field(default_factory=dict)  # by placement
     _routes: dict[str, ModelRoute] = field(default_factory=dict)  # by model name
 
     def of(self, nodes: Sequence[NodeView]) -> Mapping[str, ModelFile]:
-        """Return the files by name."""
+        """Return the files by name, in order."""
         if len(nodes) != len(self._nodes) or any(
             one.models is not other.models for one, other in zip(nodes, self._nodes, strict=True)
         ):
-            self._nodes, self._files = tuple(nodes), named_files(nodes)
-            self._names = sorted(self._files)
+            self._nodes, self._files = tuple(nodes), dict(sorted(named_files(nodes).items()))
         return self._files
-
-    def names(self) -> Sequence[str]:
-        """Return all files' names, in order."""
-        return self._names
 
     def replica(self, node_id: str, node: NodeView | None, runner: RunnerView, expiry_s: float | None) -> ReplicaRoute:
         """Return the route of a replica: the same object for as long as nothing about it changes."""
@@ -152,9 +146,7 @@ def build_routes(
         if len(routes) > 1:
             routes.sort(key=_placement_id)
     nothing: list[ReplicaRoute] = []
-    table = tuple(
-        known.route(name, models[name], by_digest.get(models[name].digest, nothing)) for name in known.names()
-    )
+    table = tuple(known.route(name, model, by_digest.get(model.digest, nothing)) for name, model in models.items())
     known.forget_others({runner.placement_id for _, runner in replicas})
     return table
 
