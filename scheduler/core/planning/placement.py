@@ -31,7 +31,7 @@ from scheduler.core.planning.device_sets import CANDIDATES_MAX, DeviceSet, Devic
 from scheduler.core.planning.evaluator import Evaluator
 from scheduler.core.planning.fitting import COMPLETE_SHAPES
 from scheduler.core.planning.nearest import nearest, would_fit_text
-from scheduler.core.planning.ranking import node_sets, ranked, ranked_sites
+from scheduler.core.planning.ranking import Ranking, node_sets
 from scheduler.core.planning.steps import Step, cache_types, context_steps, steps, tier_bytes
 from scheduler.core.sizes.ledger import NO_PLACEMENTS, Available
 from scheduler.core.values.constraints import FillPolicy, Shape
@@ -152,9 +152,16 @@ class _Search:
         constraints = self.request.constraints
         return constraints.policy is FillPolicy.SPREAD or sum(1 for share in constraints.tensor_split if share) > 1
 
-    def _bytes_per_token(self, node: NodeView) -> int:
+    def _ranking(self, node: NodeView, *, speeds_known: bool) -> Ranking:
+        """Return the order of device sets, for the model as a node has it."""
         facts = self.evaluator.known.facts(node)
-        return sum(facts.bytes_per_token(layer) for layer in range(len(facts.layer_weights_bytes)))
+        return Ranking(
+            request=self.request,
+            view=self.view,
+            rooms=self.evaluator.rooms,
+            bytes_per_token=sum(facts.bytes_per_token(layer) for layer in range(len(facts.layer_weights_bytes))),
+            speeds_known=speeds_known,
+        )
 
     def _trained(self) -> int:
         """Return the context that the model was trained with; 0: not given."""
@@ -229,12 +236,10 @@ class _Search:
     def _ordered(self, step: Step) -> Iterator[DeviceSet]:
         if step.shape is Shape.NODES:
             return node_sets(self.device_sets, self.evaluator.rooms, nodes_max=self.policy.rpc_nodes_max)
-        request, view, rooms = self.request, self.view, self.evaluator.rooms
+        speeds_known = self.device_sets.speeds_known and step.shape is not Shape.CPU
         if step.shape is Shape.ONE_DEVICE and not self._uses_all:
-            if not (sites := self.device_sets.single.get(step.kind)):
-                return iter(())
-            read, speeds_known = self._bytes_per_token(sites[0][3][0]), self.device_sets.speeds_known
-            return ranked_sites(sites, request, view, rooms, read, speeds_known=speeds_known)
+            sites = self.device_sets.single.get(step.kind)
+            return self._ranking(sites[0][3][0], speeds_known=speeds_known).sites(sites) if sites else iter(())
         device_sets = self.device_sets.of_shape(step.shape, step.kind)
         if step.shape is Shape.ONE_DEVICE:
             joint = self.device_sets.joint.get(step.kind, [])
@@ -244,9 +249,7 @@ class _Search:
             return iter(())
         if step.shape is Shape.EXPERTS_ON_HOST and not self.evaluator.known.facts(device_sets[0].node).has_experts:
             return iter(())
-        read = self._bytes_per_token(device_sets[0].node)
-        speeds_known = self.device_sets.speeds_known and step.shape is not Shape.CPU
-        return ranked(device_sets, request, view, rooms, read, speeds_known=speeds_known)
+        return self._ranking(device_sets[0].node, speeds_known=speeds_known).sets(device_sets)
 
     def _base(self, step: Step, device_set: DeviceSet) -> Layout | None:
         """Return the values of the step on this device set; None: it has stepped down as far as it can."""

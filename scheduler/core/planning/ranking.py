@@ -5,7 +5,8 @@ Of sets of nodes that may hold a model together: the fewest, of equal builds, th
 
 import heapq
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from scheduler.core.planning.candidates import ClusterView, PlacementRequest
@@ -20,50 +21,45 @@ Rank = tuple[int, float]  # nearness to other replicas, seconds for a token
 _Ranked = TypeVar("_Ranked", DeviceSet, Site)
 
 
-def ranked(
-    device_sets: Sequence[DeviceSet],
-    request: PlacementRequest,
-    view: ClusterView,
-    rooms: Rooms,
-    bytes_per_token: int,
-    *,
-    speeds_known: bool,
-) -> Iterator[DeviceSet]:
-    """Yield the best first. Another replica goes to another node, then to another device, then beside the first."""
-    if not speeds_known and not view.decoding and not request.replicas:
-        yield from roomiest_first(device_sets, rooms)  # they differ in room only
-        return
-    groups: dict[Rank, list[DeviceSet]] = {}
-    for device_set in device_sets:
-        step = bytes_per_token / _speed(device_set, known=speeds_known)
-        seconds = expected_s(step, device_set.key[1], view.decoding)
-        groups.setdefault((_nearness(device_set.node, device_set.devices, request), seconds), []).append(device_set)
-    for equals in _in_order(groups):
-        yield from roomiest_first(equals, rooms)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """Order for one request, best first: another replica goes to another node, then to another device."""
 
+    request: PlacementRequest
+    view: ClusterView
+    rooms: Rooms
+    bytes_per_token: int
+    speeds_known: bool
 
-def ranked_sites(
-    sites: Sequence[Site],
-    request: PlacementRequest,
-    view: ClusterView,
-    rooms: Rooms,
-    bytes_per_token: int,
-    *,
-    speeds_known: bool,
-) -> Iterator[DeviceSet]:
-    """Rank single devices; of thousands only those that are tried become device sets."""
-    if not speeds_known and not view.decoding and not request.replicas:
-        yield from _roomiest_site_first(sites, rooms)
-        return
-    groups: dict[Rank, list[Site]] = {}
-    for site in sites:
+    def sets(self, device_sets: Sequence[DeviceSet]) -> Iterator[DeviceSet]:
+        """Yield sets of devices."""
+        for equals in self._groups(device_sets, self._rank):
+            yield from roomiest_first(equals, self.rooms)
+
+    def sites(self, sites: Sequence[Site]) -> Iterator[DeviceSet]:
+        """Yield single devices; of thousands only those that are tried become device sets."""
+        for equals in self._groups(sites, self._rank_site):
+            yield from _roomiest_site_first(equals, self.rooms)
+
+    def _groups(self, ones: Sequence[_Ranked], rank: Callable[[_Ranked], Rank]) -> Iterator[Sequence[_Ranked]]:
+        if not self.speeds_known and not self.view.decoding and not self.request.replicas:
+            yield ones  # they differ in room only
+            return
+        groups: dict[Rank, list[_Ranked]] = {}
+        for one in ones:
+            groups.setdefault(rank(one), []).append(one)
+        yield from _in_order(groups)
+
+    def _rank(self, device_set: DeviceSet) -> Rank:
+        step = self.bytes_per_token / _speed(device_set, known=self.speeds_known)
+        seconds = expected_s(step, device_set.key[1], self.view.decoding)
+        return _nearness(device_set.node, device_set.devices, self.request), seconds
+
+    def _rank_site(self, site: Site) -> Rank:
         _, node_id, device_id, one = site
-        seconds = bytes_per_token / speed_of(one[1], known=speeds_known)
-        seconds *= 1 + view.decoding.get((node_id, device_id), 0.0)
-        nearness = _nearness(one[0], (one,), request) if request.replicas else 0
-        groups.setdefault((nearness, seconds), []).append(site)
-    for equals in _in_order(groups):
-        yield from _roomiest_site_first(equals, rooms)
+        seconds = self.bytes_per_token / speed_of(one[1], known=self.speeds_known)
+        seconds *= 1 + self.view.decoding.get((node_id, device_id), 0.0)
+        return _nearness(one[0], (one,), self.request), seconds
 
 
 def _in_order(groups: Mapping[Rank, list[_Ranked]]) -> Iterator[list[_Ranked]]:
