@@ -17,11 +17,11 @@ class ExitCode(IntEnum):
 
 MEANINGS = {
     ExitCode.OK: "done",
-    ExitCode.FAILED: "failed; the line on standard error says why",
+    ExitCode.FAILED: "failed; the line on standard error gives the reason",
     ExitCode.USAGE: "the command line is wrong",
     ExitCode.NOT_FOUND: "there is no such model, alias, node, device or key",
-    ExitCode.REFUSED: "refused: the key is missing, wrong or lacks the right, or no key may do this",
-    ExitCode.UNREACHABLE: "the server is not there, is not trusted, or broke off",
+    ExitCode.REFUSED: "refused: the key is missing, wrong or lacks the right, or no key can have this right",
+    ExitCode.UNREACHABLE: "the server is unreachable, is not trusted, or closed the connection",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C",
 }
 _OF_STATUS = {401: ExitCode.REFUSED, 403: ExitCode.REFUSED, 404: ExitCode.NOT_FOUND}
