@@ -15,7 +15,7 @@ import orjson
 
 from common.changes import Changes
 from common.clock import Clock
-from common.errors import DeviceMemoryExhausted, ModelUnavailable
+from common.errors import DeviceMemoryExhausted, ModelUnavailable, PunaError
 from common.telemetry.logs import get_logger
 from protos import host_pb2
 from runner.core.host.leases import LendAction, Share, Terms, decide_lend, plan_channels, rpc_server_of
@@ -178,7 +178,7 @@ class Lender:
                 devices=[share.device_id for share in lease.terms.shares],
             )
             reason = await self._until_over(lease, process)
-        except ModelUnavailable as error:
+        except PunaError as error:
             lease.failure = reason = error.message
         finally:
             lease.closing = True

@@ -100,6 +100,17 @@ async def test_what_is_measured_over_the_tunnel_is_what_is_allocated(pair: Pair)
     assert abs(counted.graph_bytes - held.graph_bytes) <= 4 * 1024 * 1024
 
 
+async def test_a_server_that_cannot_be_started_lends_nothing(pair: Pair) -> None:
+    logs = pair.lender.home / "logs"
+    logs.rename(logs.with_name("moved"))
+    logs.touch()  # no log of the server can be opened below it
+    with pytest.raises(ModelUnavailable, match="cannot start a runner"):
+        await pair.lend(new_placement())
+    logs.unlink()
+    logs.with_name("moved").rename(logs)
+    await pair.lend(new_placement())
+
+
 async def test_a_lender_that_dies_ends_the_runner_that_uses_it_and_no_other(pair: Pair) -> None:
     alone = await pair.head.run(await pair.head.start_request())
     _, joined = await start_over_both(pair)
