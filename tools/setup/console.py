@@ -48,7 +48,10 @@ class Console:
             self._log.write(f"{now_s - self._began_s:8.1f} {line}\n")
             self._output.append(line)
             if self._reader is not None:
-                self._progress = self._reader(self._progress, line, now_s)
+                progress = self._reader(self._progress, line, now_s)
+                if progress.phase != self._progress.phase:
+                    self._draw()  # the end of a phase, however short it was
+                self._progress = progress
         if line is None or now_s - self._drawn_s >= _REDRAW_S:
             self._draw()
 
