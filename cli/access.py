@@ -60,7 +60,7 @@ def trust_of(url: str, *, served_with: Path | None = None) -> ssl.SSLContext | b
 
 
 def _only(chain: Path) -> ssl.SSLContext:
-    """Its first certificate, which is the server's own, whatever name and issuer it has: the file says who it is."""
+    """Return a context that trusts the first certificate of the file, the server's own, under any name and issuer."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -67,7 +67,7 @@ class Server:
         """
         settings = settings or CliSettings.load()
         url = server_url(settings)
-        # Who writes https:// means a name, and whom its authorities vouch for.
+        # With https:// the user asks for a name that the authorities have certified.
         means_here = is_loopback_url(url) and "://" not in (settings.host or "")
         return cls(url, api_key_of(settings), served_with=settings.tls_cert if means_here else None)
 

@@ -2,7 +2,7 @@
 
 All keys share the hash tag {sched}, so that a cluster keeps them on one node. Scripts run in one step.
 
-{sched}:leader      who leads; expires by itself
+{sched}:leader      the leader's lease; expires by itself
 {sched}:fence       the highest fence given out; only grows
 {sched}:placements  hash: placement id → {"version": n, "record": {…}}
 {sched}:constraints hash: model name → {"version": n, "record": {…}}

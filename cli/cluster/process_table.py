@@ -101,7 +101,7 @@ def is_running(pid: int, start_ticks: int) -> bool:
 
 
 def reap_orphans(own_children: frozenset[int]) -> None:
-    """Collect dead children that others left to this process; those in `own_children` have someone who waits."""
+    """Collect dead children that this process inherited; those in `own_children` are collected by their owners."""
     me = os.getpid()
     for entry in all_processes():
         if entry.zombie and entry.parent_pid == me and entry.pid not in own_children:

@@ -73,7 +73,7 @@ class Interrupts:
     _count: int = field(default=0)
 
     def typed(self) -> None:
-        """Note a line of the user, who is still here."""
+        """Record that the user wrote a line, and so is present."""
         self._count = 0
 
     def stopped_answer(self) -> None:

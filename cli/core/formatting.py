@@ -53,5 +53,5 @@ def crash_text(row: Mapping[str, Any], *, now_unix_s: float) -> str:
 
 
 def lent_text(borrower: Mapping[str, Any]) -> str:
-    """Whom a device is lent to, as a row of /puna/v1/nodes or /puna/v1/explain says it."""
+    """Return the borrower of a device from a row of /puna/v1/nodes or /puna/v1/explain."""
     return f"placement {borrower.get('placement')} of model {borrower.get('model')} on node {borrower.get('node')}"

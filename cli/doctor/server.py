@@ -62,7 +62,7 @@ async def _ask(url: str) -> list[Finding]:
     except ValueError as error:
         findings.append(fail("redis", f"PUNA_REDIS_URL: {str(error).replace(url, shown)}", "correct it"))
     except (RedisError, OSError, TimeoutError) as error:
-        text = str(error).partition(" : <")[0] or type(error).__name__  # what follows is for those who debug the client
+        text = str(error).partition(" : <")[0] or type(error).__name__  # the rest helps to debug the client only
         findings.append(fail("redis", f"{shown} does not answer: {text}", "start it, or correct PUNA_REDIS_URL"))
     return findings
 
@@ -76,7 +76,7 @@ async def _ask_server(url: str) -> list[Finding]:
         info: dict[str, Any] = await client.info()
         try:
             save = (await client.config_get("save")).get("save")
-        except RedisError:  # those who run it for others forbid that
+        except RedisError:  # hosted Redis services forbid the command
             save = None
         return [*assess_redis(info, save=save), assess_skew("Redis' clock", skew_s)]
     finally:

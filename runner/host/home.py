@@ -1,4 +1,4 @@
-"""The host's directory: who owns it, the node's id, and where everything lies."""
+"""The host's directory: its lock, the node's id, and its paths."""
 
 import errno
 import fcntl

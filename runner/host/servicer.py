@@ -34,7 +34,7 @@ class HostServicer(host_pb2_grpc.HostServicer):
             return host_pb2.MeasureResponse(report=await self._measurements.measure(request))
 
     async def Start(self, request: host_pb2.StartRequest, context: Context) -> AsyncIterator[host_pb2.StartEvent]:
-        """Start or attach, and report until the load is over. The runner does not notice who listens."""
+        """Start or attach, and report until the load is over. The runner is independent of its listeners."""
         attributes = {
             "gen_ai.request.model": request.model_name,
             "puna.placement": request.placement.placement_id,

@@ -57,7 +57,7 @@ log = get_logger()
 SERVICE = runner_pb2.DESCRIPTOR.services_by_name["Runner"].full_name
 EXIT_LOAD_FAILED = 3
 EXIT_ENGINE_DIED = 70
-# How long a failed runner stays up for those who want to read why.
+# How long a failed runner stays up so that its error can be read.
 ERROR_SHOWN_S = 5.0
 DRAIN_S = 30.0
 # From the last status to the end of a process whose model is gone.

@@ -83,7 +83,7 @@ class StatusBoard:
             raise ModelLoading("the model is still loading", retry_after_s=1.0)
 
     def changed(self) -> None:
-        """Tell everyone who watches."""
+        """Wake all watchers."""
         if self._requests.slots_busy:
             self._busy_until_s = self._clock.now_s()
         status = self.snapshot()

@@ -1,7 +1,7 @@
 """Answers why: the last decision as it was taken, or what would be decided now. Loads nothing and stops nothing.
 
 The numbers are those of the decision itself; none is worked out anew for the answer. A report that is missing is
-measured, where no load needs the node for that; who has no time hears that it is on its way.
+measured, if no load needs the node for that; a caller without time is answered that a measurement is running.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ def explain(state: ClusterState, event: ExplainAsked, now_s: float) -> None:
 
 
 def answer_questions(state: ClusterState, now_s: float) -> None:
-    """Ask again for those who wait: a report may have come, or their time is up."""
+    """Answer waiting callers whose report has arrived or whose time is up."""
     for caller_id, question in list(state.questions.items()):
         if _answer(state, question.asked, now_s, is_last_moment=now_s >= question.until_s):
             del state.questions[caller_id]

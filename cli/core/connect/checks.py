@@ -161,7 +161,7 @@ def trial_contexts(wanted: int, present: int) -> list[int]:
 
 
 def check_trust(url: str, authorities: str) -> Iterator[Finding]:
-    """Yield how the client learns whom to trust; `authorities` is the file of certificates that the command read."""
+    """Yield the source of the certificates that the client trusts; `authorities` is the file that the command read."""
     if url.startswith("https:") and authorities:
         advice = f"give the client the same: NODE_EXTRA_CA_CERTS={authorities} SSL_CERT_FILE={authorities}"
         yield warn("server", f"{url} is trusted because of {authorities}", advice)

@@ -218,7 +218,7 @@ def assess_redis(info: Mapping[str, Any], *, save: str | None) -> Iterator[Findi
         yield fail("redis", f"it is a {info['role']}", "name the primary, or the sentinels that know it")
     policy, limit = info.get("maxmemory_policy"), int(info.get("maxmemory") or 0)
     if policy is not None and policy != "noeviction":
-        advice = "`CONFIG SET maxmemory-policy noeviction`: it must refuse rather than forget who leads"
+        advice = "`CONFIG SET maxmemory-policy noeviction`: it must refuse rather than evict the leader's lease"
         text = f"maxmemory-policy is {policy}"
         yield fail("redis", text, advice) if limit else warn("redis", f"{text}, though maxmemory is not set", advice)
     appends, snapshots = bool(int(info.get("aof_enabled") or 0)), bool(save)
@@ -273,7 +273,7 @@ def assess_version(*, url: str, answer: Mapping[str, Any], own_version: str) -> 
     if str(version).partition("+")[0] != own_version.partition("+")[0]:
         text = f"Puna {version} answers at {url}, this command is {own_version}"
         return warn("server", text, "bring both to one version")
-    # Another build of the same release speaks the same language; who looks for a difference sees it.
+    # Builds of one release are compatible; the row is for a user who looks for a difference.
     other = "" if version == own_version else f", this command is {own_version}"
     return ok("server", f"Puna {version} answers at {url}{other}")
 

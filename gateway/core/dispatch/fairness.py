@@ -18,7 +18,7 @@ _TENANTS_REMEMBERED = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotClaim:
-    """For whom a slot is wanted, and for how many tokens."""
+    """The owner of a request for a slot, and the number of its tokens."""
 
     tenant: str = NO_TENANT
     band: Band = Band.NORMAL
@@ -43,7 +43,7 @@ class Claimant(Protocol):
 
     @property
     def claim(self) -> SlotClaim:
-        """For whom."""
+        """Return the owner."""
 
 
 Waiting = TypeVar("Waiting", bound=Claimant)

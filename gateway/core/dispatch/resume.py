@@ -112,7 +112,7 @@ def poison_name(body: str, *, salt: str) -> bytes:
 
 @dataclass(slots=True)
 class Quarantine:
-    """Requests that killed their runners: MACs of what was asked and for whom, never the requests themselves."""
+    """Requests that killed their runners: MACs of question and tenant, never the requests themselves."""
 
     secret: bytes
     _until_s: OrderedDict[bytes, float] = field(default_factory=OrderedDict)

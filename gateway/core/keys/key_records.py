@@ -1,7 +1,7 @@
 """Keys made through the API, as they lie in Redis and in caches: sealed texts in two sets that only grow. Pure.
 
 Records that are never removed can be joined in any order: an empty store forgets nothing that a gateway remembers, and
-a tombstone stays. The seal is made with the pepper, so that who can write to the store can make no key, widen none and
+a tombstone stays. The seal is made with the pepper, so that write access to the store can make no key, widen none and
 revoke none.
 """
 

@@ -6,7 +6,7 @@ A view is sections of items by id; the items are JSON values and are never chang
 from collections.abc import Callable, Mapping
 from typing import Any
 
-_SHARES = ("holds", "lent_to")  # of a device: what lies there, and whom it serves
+_SHARES = ("holds", "lent_to")  # of a device: its contents and its borrower
 
 
 Item = Mapping[str, object]

@@ -121,7 +121,7 @@ def _openai(name: str, level: BucketLevel) -> dict[str, str]:
 
 
 def _anthropic(name: str, level: BucketLevel, wall_unix_s: float) -> dict[str, str]:
-    # Whole seconds, up: who comes at the time that is named is not too early.
+    # Whole seconds, rounded up: a retry at the named time is not too early.
     full_at = datetime.fromtimestamp(wall_unix_s, UTC) + timedelta(seconds=level.full_in_s + 0.999999)
     return {
         f"anthropic-ratelimit-{name}-limit": str(level.limit),

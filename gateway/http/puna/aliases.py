@@ -23,7 +23,7 @@ from gateway.ports import scheduler_answer
 
 log = get_logger()
 
-# News of an alias take milliseconds; who waits for longer than this finds it a moment later.
+# An alias is published within milliseconds; a call that waits longer than this returns before it is.
 SHOWN_WITHIN_S = 5.0
 _ONE = "/puna/v1/aliases/{alias}"
 
@@ -75,7 +75,7 @@ def alias_routes(service: Service) -> list[Route]:
 
 @dataclass(frozen=True, slots=True)
 class Aliases:
-    """Kept by the scheduler; who hears that one is set can use it here in the next call."""
+    """Aliases, stored by the scheduler. Once a call that sets one returns, the next call can use it."""
 
     service: Service
 

@@ -80,7 +80,7 @@ class Edge:
             tracing.use_caller(exchange.headers.items())
             exchange.record.begin_trace()
             exchange.record.span.set({"puna.request_id": exchange.request_id})
-        # Before the body is read: who may not ask is not listened to.
+        # Before the body is read: a caller without the right is refused early.
         async with self.authorizer.visit(
             route.scope,
             authorizations=exchange.headers.getlist("authorization"),

@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMemory:
-    """One card, seen over all processes. `source` names who said it: "nvml" or "sysfs"."""
+    """One card, seen over all processes. `source` names the origin of the figures: "nvml" or "sysfs"."""
 
     pci_id: str
     uuid: str  # empty: the driver gives none

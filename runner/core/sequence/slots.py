@@ -164,7 +164,7 @@ class PromptView:
 
 
 def choose_leader(inputs: list[int], *, held_tokens: int, older: Sequence[PromptView], salt: str = "") -> Leader | None:
-    """Choose whom a new sequence waits for instead of evaluating the same inputs beside it.
+    """Choose the sequence that a new one waits for instead of evaluating the same inputs twice.
 
     Waiting is never slower: the leader gets the share of the batch that the follower leaves.
 

@@ -60,7 +60,7 @@ class Sequence:
         self.rules = EndRules(
             end_tokens=frozenset() if request.ignore_eos else end_tokens,
             limit=generated_tokens_max(request.max_tokens, prepared.context_tokens),
-            # Who asks to go on after an end token wants every token up to the limit.
+            # With ignore_eos every token up to the limit is wanted.
             repeats_max=0 if request.ignore_eos else repeats_max,
             resumed=request.resumed,
         )

@@ -1,4 +1,4 @@
-"""The slots of a context: who holds what. Applies to llama.cpp's memory what the core decided.
+"""The slots of a context and their contents. Applies the core's decisions to llama.cpp's memory.
 
 Copies of recurrent states and sliding windows, which cannot go back, are kept by slot, bounded in number and bytes.
 """
@@ -153,7 +153,7 @@ class SlotTable:
         return sum(len(slot.held) for slot in self.slots)
 
     def tell(self, report: StepReport) -> None:
-        """Say what is held, and by whom."""
+        """Add the held inputs and their owners to a report."""
         report.held_inputs = self.held_inputs
         report.holders = tuple(slot.last_sequence_id for slot in self.slots if slot.held and not slot.shifted)
         report.parked = self._parking.holders

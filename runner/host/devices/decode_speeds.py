@@ -55,7 +55,7 @@ class DecodeSpeeds:
     def look(
         self, records: Iterable[cluster_pb2.RunnerRecord], devices: Iterable[cluster_pb2.Device], engine_build: str
     ) -> None:
-        """Take in who uses what now, and every window that was not seen before."""
+        """Record the current users of devices, and every window that was not seen before."""
         records, by_id, now_s = list(records), {device.id: device for device in devices}, self._clock.now_s()
         self._company.see(_users(records, by_id), now_s)
         before, self._seen = self._seen, {}

@@ -20,7 +20,7 @@ log = get_logger()
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BlobJob:
-    """One blob on its way; those who use it read this."""
+    """One blob that is being fetched; its users read this."""
 
     digest: str
     size_bytes: int

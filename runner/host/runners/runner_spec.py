@@ -19,7 +19,7 @@ class RunnerSpec:
     record: cluster_pb2.RunnerRecord  # placement, model, layout, and what it was loaded for; later changes are a copy's
     files: ModelFiles
     planned: cluster_pb2.MemoryReport
-    peers: tuple[host_pb2.Peer, ...] = ()  # who lends the devices of other nodes; another set is the same runner
+    peers: tuple[host_pb2.Peer, ...] = ()  # lenders of other nodes' devices; not part of the identity
     environment: Mapping[str, str] = field(default_factory=dict)  # beside what every child gets; of its devices
 
     @property

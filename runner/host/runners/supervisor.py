@@ -325,7 +325,7 @@ def _running(runner: HostRunner) -> Running:
 
 
 def _checked(fence: host_pb2.Fence, placement: cluster_pb2.PlacementRef) -> tuple[Fence, str, int]:
-    """Check the parts of a command that become file names or decide who is obeyed.
+    """Check the parts of a command that become file names or decide between commands.
 
     Raises:
         InvalidRequest: one of them is missing or malformed.

@@ -1,4 +1,4 @@
-"""A fetch that failed: once more from others who have the model, then for another node, so many times in all.
+"""A fetch that failed: retry from other nodes that have the model, then for another node, up to a limit.
 
 A full disk is the node's own fault: no other source helps. What is said of every attempt stays with the load, and
 explanations name it for the node.

@@ -40,7 +40,7 @@ from scheduler.core.values.faults import Fault, bad_model_file, insufficient_mem
 from scheduler.core.values.memory import MemoryReport
 
 REPORT_CACHE_MAX = 4096
-# Measurements that failed, for those who ask why.
+# Failed measurements that are kept for explanations.
 REFUSALS_MAX = 64
 BATCH_TOKENS = 512
 

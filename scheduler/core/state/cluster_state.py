@@ -169,7 +169,7 @@ class ClusterState:
     constraints: dict[str, Constraints] = field(default_factory=dict)  # by model name: what commands have set
     file_constraints: Mapping[str, Constraints] = field(default_factory=dict)  # likewise: the operator's file
     questions: dict[str, PendingExplanation] = field(default_factory=dict)  # caller id → what waits for a measurement
-    refused_measures: dict[MeasureKey, Fault] = field(default_factory=dict)  # the last ones, for those who ask why
+    refused_measures: dict[MeasureKey, Fault] = field(default_factory=dict)  # the last ones, for explanations
     drains: dict[str, NodeDrain] = field(default_factory=dict)  # by node id
     aliases: dict[str, ModelAlias] | None = None  # by key; None: not read yet. They outlive leadership
     pending_aliases: dict[str, ModelAlias | None] = field(default_factory=dict)  # likewise: what is being written

@@ -135,7 +135,7 @@ class Constraints:
     def with_defaults(self, defaults: "Constraints") -> "Constraints":
         """Return a copy with the cluster's defaults beneath it: only fields that a setting can have.
 
-        Who names devices has chosen the backend, and who splits by hand how layers are shared out.
+        Named devices decide the backend, and a split by hand decides the shares of layers.
         """
         splits = bool(self.tensor_split) or self.names_main_gpu
         chose_devices = bool(self.devices) or self.num_gpu == 0
@@ -205,7 +205,7 @@ def device_obstacle(constraints: Constraints, node: NodeView, device: DeviceView
 
     The CPU is never ruled out by `backend`, and by `devices` only where it would hold layers of its own accord:
     what is left over from a list of devices goes to host RAM, if the shape allows that.
-    `whole`: what `whole_obstacle` says, for who asks for all devices of a node.
+    `whole`: the result of `whole_obstacle`, for requests of all devices of a node.
     """
     return (whole_obstacle(constraints, node) if whole is None else whole) or _own_obstacle(constraints, node, device)
 
