@@ -135,7 +135,7 @@ async def test_a_standby_shows_routes_and_sends_commands_to_the_leader(
 async def test_an_orderly_end_hands_over_at_once(directory: Path, node: NodeAndDiscovery, redis: RedisServer) -> None:
     async with short_directory() as elsewhere, scheduler(elsewhere, redis.url, node) as second:
         state = second.app.core.state
-        await until(lambda: state.leadership is not None, what="it leads, nobody else is there")
+        await until(lambda: state.leadership is not None, what="the only scheduler leads")
         async with scheduler(directory, redis.url, node) as third:
             await until(lambda: "leads" in third.app.core.state.no_leader_why, what="it is a standby")
             second.stop.set()

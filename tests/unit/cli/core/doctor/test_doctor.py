@@ -199,7 +199,7 @@ def test_a_redis_that_may_forget_is_told() -> None:
     assert worst(assess_redis({**GOOD_REDIS, "maxmemory_policy": "allkeys-lru"}, save="")) is Level.WARN
     assert worst(assess_redis({**GOOD_REDIS, "aof_enabled": 0}, save="")) is Level.WARN
     assert worst(assess_redis({**GOOD_REDIS, "aof_enabled": 0}, save="900 1")) is Level.OK
-    assert worst(assess_redis({**GOOD_REDIS, "aof_enabled": 0}, save=None)) is Level.OK  # nobody may ask there
+    assert worst(assess_redis({**GOOD_REDIS, "aof_enabled": 0}, save=None)) is Level.OK  # Redis forbids CONFIG GET
     assert worst(assess_redis({**GOOD_REDIS, "role": "slave"}, save="")) is Level.FAIL
     assert worst(assess_redis({**GOOD_REDIS, "rdb_last_bgsave_status": "err"}, save="")) is Level.FAIL
 
