@@ -106,15 +106,19 @@ class Codec(Generic[ValueT, MessageT]):
         self._columns: dict[str, _Column] = {}
         for name in (one for one in declared if one in kept and (not partial or _is_known(declared[one], codecs))):
             column, default = _column(declared[name], codecs), kept[name].default
-            if default is MISSING or column.is_optional or default == column.read(getattr(empty, name)):
+            if column.is_optional:
+                means_the_same = default is not MISSING
+            else:
+                means_the_same = default is MISSING or default == column.read(getattr(empty, name))
+            if means_the_same:
                 self._columns[name] = column
             elif not partial:
                 raise TypeError(f"{title} differ in what no {name} means")
-        self._unread = kept.keys() - self._columns.keys()
-        self._unwritten = self._unread & declared.keys()
-        # Every request and every report is converted, so the loops over these have no look-ups.
-        self._reads = tuple((name, one.is_optional, one.read) for name, one in self._columns.items())
-        self._writes = tuple((name, one.write) for name, one in self._columns.items())
+        self._kept = kept
+        self._unwritten = kept.keys() & declared.keys() - self._columns.keys()
+        # Every request and every report is converted: one function for each set of given fields, as fast as by hand.
+        self._readers: dict[tuple[str, ...], Callable[[MessageT, dict[str, Any]], ValueT]] = {}
+        self._writers: dict[tuple[str, ...], Callable[[ValueT, dict[str, Any]], MessageT]] = {}
 
     def from_proto(self, message: MessageT, **others: Any) -> ValueT:
         """Convert a message; fields that only a newer peer knows are left out. `others` are taken as they are.
@@ -122,15 +126,10 @@ class Codec(Generic[ValueT, MessageT]):
         Raises:
             TypeError: a field of the value is neither in the table nor given.
         """
-        if lacking := self._unread - others.keys():
-            raise TypeError(f"{self.value.__name__} lacks {', '.join(sorted(lacking))}")
-        given: dict[str, Any] = {}
-        for name, is_optional, read in self._reads:
-            if not is_optional or message.HasField(name):
-                found = getattr(message, name)
-                given[name] = found if read is _same else read(found)
-        given.update(others)
-        return self.value(**given)
+        read = self._readers.get(names := tuple(others))
+        if read is None:
+            read = self._readers[names] = self._compile_reader(names)
+        return read(message, others)
 
     def to_proto(self, value: ValueT, **others: Any) -> MessageT:
         """Convert a value; every field is set, except those that are None. `others` are set as they are.
@@ -138,14 +137,29 @@ class Codec(Generic[ValueT, MessageT]):
         Raises:
             TypeError: a field that both sides have is neither in the table nor given.
         """
-        if lacking := self._unwritten - others.keys():
+        write = self._writers.get(names := tuple(others))
+        if write is None:
+            write = self._writers[names] = self._compile_writer(names)
+        return write(value, others)
+
+    def _compile_reader(self, given: tuple[str, ...]) -> Callable[[MessageT, dict[str, Any]], ValueT]:
+        if lacking := self._kept.keys() - self._columns.keys() - {*given}:
+            raise TypeError(f"{self.value.__name__} lacks {', '.join(sorted(lacking))}")
+        arguments: dict[str, str] = {}
+        names: dict[str, Any] = {"make": self.value}
+        for name, column in self._columns.items():
+            found = arguments[name] = _call(name, column.read, names)
+            if column.is_optional:
+                names[f"default_{name}"] = self._kept[name].default
+                arguments[name] = f"{found} if found.HasField({name!r}) else default_{name}"
+        return _compile(arguments, given, names)
+
+    def _compile_writer(self, given: tuple[str, ...]) -> Callable[[ValueT, dict[str, Any]], MessageT]:
+        if lacking := self._unwritten - {*given}:
             raise TypeError(f"{self.message.DESCRIPTOR.name} lacks {', '.join(sorted(lacking))}")
-        given: dict[str, Any] = {}
-        for name, write in self._writes:
-            found = getattr(value, name)
-            given[name] = found if write is _same else write(found)
-        given.update(others)
-        return self.message(**given)
+        names: dict[str, Any] = {"make": self.message}
+        arguments = {name: _call(name, column.write, names) for name, column in self._columns.items()}
+        return _compile(arguments, given, names)
 
     def from_json(self, content: Mapping[str, Any]) -> ValueT:
         """Convert JSON; what is missing takes its default, what is unknown is left out.
@@ -160,6 +174,20 @@ class Codec(Generic[ValueT, MessageT]):
     def to_json(self, value: ValueT) -> dict[str, Any]:
         """Convert a value to what a JSON writer takes."""
         return {name: column.show(getattr(value, name)) for name, column in self._columns.items()}
+
+
+def _call(field: str, convert: "Convert", names: dict[str, Any]) -> str:
+    """Return the expression that converts a field."""
+    names[f"convert_{field}"] = convert
+    return f"found.{field}" if convert is _same else f"convert_{field}(found.{field})"
+
+
+def _compile(arguments: Mapping[str, str], given: tuple[str, ...], names: dict[str, Any]) -> Callable[..., Any]:
+    """Compile a function that makes an object from `found` and the given fields, as dataclasses does for `__init__`."""
+    read = [f"{name}={text}" for name, text in arguments.items() if name not in given]
+    text = f"lambda found, others: make({', '.join([*read, '**others'])})"
+    compiled: Callable[..., Any] = eval(text, names)  # noqa: S307  # the names of fields
+    return compiled
 
 
 Convert = Callable[[Any], Any]
