@@ -59,7 +59,7 @@ class Ranking:
         _, node_id, device_id, one = site
         seconds = self.bytes_per_token / speed_of(one[1], known=self.speeds_known)
         seconds *= 1 + self.view.decoding.get((node_id, device_id), 0.0)
-        return _nearness(one[0], (one,), self.request), seconds
+        return _nearness(one[0], (one,), self.request) if self.request.replicas else 0, seconds
 
 
 def _in_order(groups: Mapping[Rank, list[_Ranked]]) -> Iterator[list[_Ranked]]:

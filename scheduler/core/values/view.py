@@ -166,14 +166,16 @@ class RunnerView:
         return self.slots_busy > 0 or self.queued > 0
 
 
+_MISSING: Any = object()
+
+
 def cached_per_view(derive: Callable[["NodeView"], Derived]) -> Callable[["NodeView"], Derived]:
     """Decorate a function of one node: compute its result once per view. Views are replaced, never changed."""
 
     @wraps(derive)
     def cached(node: "NodeView") -> Derived:
-        try:
-            found: Derived = node.cache[derive]
-        except KeyError:
+        found: Derived = node.cache.get(derive, _MISSING)
+        if found is _MISSING:
             found = node.cache[derive] = derive(node)
         return found
 
