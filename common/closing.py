@@ -1,7 +1,6 @@
 """Iterate and always close, so that leaving a stream ends what feeds it at once and not at garbage collection."""
 
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -18,9 +17,7 @@ class _Closing(Generic[Item]):
     async def __aenter__(self) -> AsyncIterator[Item]:
         return aiter(self._stream)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if (close := getattr(self._stream, "aclose", None)) is not None:
             await close()
 

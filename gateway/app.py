@@ -37,7 +37,6 @@ from gateway.keys.made_keys import MadeKeys
 from gateway.keys.quota_book import QuotaBook
 from gateway.models.model_store import ModelStores
 from gateway.models.scrape_targets import OwnAddresses
-from gateway.ports import ConnectRunner, SchedulerPort
 from gateway.pressure.pressure import PRESSURE, watch_pressure
 from gateway.replicas.dispatch import Dispatcher
 from gateway.replicas.queue_reports import report_queues
@@ -48,7 +47,6 @@ from gateway.templates.chat_prompt import ChatPrompts
 from gateway.templates.pool import TemplatePool
 from gateway.tls import Certificate
 from protos import inference_pb2_grpc
-from runner.client import RunnerClient
 from runner.host.store_client import StoreClient
 from scheduler.client import SchedulerClient
 
@@ -82,7 +80,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     metrics_address = serve_metrics(settings.metrics_listen, service="gateway")
     scheduler = SchedulerClient(settings.scheduler_address, on_routes=metrics.ROUTES_CONNECTED.set)
     try:
-        async with running_gateway(settings, scheduler=scheduler, connect=RunnerClient) as gateway:
+        async with running_gateway(settings, scheduler=scheduler) as gateway:
             log.info(
                 "gateway.ready",
                 http=gateway.http_address,
@@ -110,7 +108,7 @@ def settle_garbage() -> None:
 
 @contextlib.asynccontextmanager
 async def running_gateway(
-    settings: GatewaySettings, *, scheduler: SchedulerPort, connect: ConnectRunner, drain_s: float = DRAIN_S
+    settings: GatewaySettings, *, scheduler: SchedulerClient, drain_s: float = DRAIN_S
 ) -> AsyncIterator[RunningGateway]:
     """Run everything but signals: listeners, workers and watches are up inside, and gone afterwards."""
     store, redis = _open_keys(settings), _open_redis(settings)
@@ -122,7 +120,7 @@ async def running_gateway(
     routes = RouteCache()
     templates = TemplatePool()
     model_stores = StoreClient()
-    dispatcher = _make_dispatcher(settings, routes, scheduler, connect)
+    dispatcher = _make_dispatcher(settings, routes, scheduler)
     service = Service(
         inference=Inference(
             dispatcher=dispatcher,
@@ -198,14 +196,11 @@ async def _drain(
     await stopping
 
 
-def _make_dispatcher(
-    settings: GatewaySettings, routes: RouteCache, scheduler: SchedulerPort, connect: ConnectRunner
-) -> Dispatcher:
+def _make_dispatcher(settings: GatewaySettings, routes: RouteCache, scheduler: SchedulerClient) -> Dispatcher:
     stall_ms = _duration_ms("PUNA_LOAD_TIMEOUT", settings.load_timeout)
     return Dispatcher(
         routes=routes,
         scheduler=scheduler,
-        connect=connect,
         clock=SystemClock(),
         queue_max=settings.max_queue,
         queue_wait_s=settings.queue_wait_s,

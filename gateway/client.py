@@ -11,7 +11,6 @@ raises the types of `common.errors`.
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from common.errors import InvalidRequest
@@ -96,9 +95,7 @@ class Client:
         self.stub = inference_pb2_grpc.InferenceStub(self._channel)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._channel.close()
 
     async def chat(

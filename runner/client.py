@@ -1,10 +1,9 @@
 """A runner as other services call it. Domain errors come out, gRPC ones do not."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from types import TracebackType
 from typing import Any, Self
 
-from common.grpc.client import call_metadata, open_channel
+from common.grpc.client import ask, call_metadata, open_channel
 from common.grpc.errors import domain_errors, received
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 
@@ -23,9 +22,7 @@ class RunnerClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -58,50 +55,26 @@ class RunnerClient:
         Raises:
             PunaError: as the runner raised it; ModelUnavailable if it cannot be reached or died.
         """
-        with domain_errors():
-            return await self._stub.Embed(request, timeout=timeout_s, metadata=call_metadata())
+        return await ask(self._stub.Embed, request, timeout_s=timeout_s)
 
     async def rerank(
         self, request: runner_pb2.RerankRequest, *, timeout_s: float | None = None
     ) -> runner_pb2.RerankResponse:
-        """Return a raw score for each document. Cancelling drops what is not computed yet.
+        """Return a raw score for each document; as `embed`."""
+        return await ask(self._stub.Rerank, request, timeout_s=timeout_s)
 
-        Raises:
-            PunaError: as `embed`.
-        """
-        with domain_errors():
-            return await self._stub.Rerank(request, timeout=timeout_s, metadata=call_metadata())
+    async def tokenize(self, request: runner_pb2.TokenizeRequest) -> runner_pb2.TokenizeResponse:
+        """Text to token ids; raises as `embed`."""
+        return await ask(self._stub.Tokenize, request, timeout_s=CALL_TIMEOUT_S)
 
-    async def tokenize(
-        self, request: runner_pb2.TokenizeRequest, *, timeout_s: float = CALL_TIMEOUT_S
-    ) -> runner_pb2.TokenizeResponse:
-        """Text to token ids.
-
-        Raises:
-            PunaError: as the runner raised it.
-        """
-        with domain_errors():
-            return await self._stub.Tokenize(request, timeout=timeout_s, metadata=call_metadata())
-
-    async def detokenize(self, ids: list[int], *, timeout_s: float = CALL_TIMEOUT_S) -> bytes:
-        """Token ids to bytes.
-
-        Raises:
-            PunaError: as the runner raised it.
-        """
-        with domain_errors():
-            request = runner_pb2.DetokenizeRequest(ids=ids)
-            response = await self._stub.Detokenize(request, timeout=timeout_s, metadata=call_metadata())
-        return response.text
+    async def detokenize(self, ids: list[int]) -> bytes:
+        """Token ids to bytes; raises as `embed`."""
+        request = runner_pb2.DetokenizeRequest(ids=ids)
+        return (await ask(self._stub.Detokenize, request, timeout_s=CALL_TIMEOUT_S)).text
 
     async def info(self, *, timeout_s: float = CALL_TIMEOUT_S) -> runner_pb2.RunnerInfo:
-        """Return the loaded model and its layout.
-
-        Raises:
-            PunaError: the runner cannot be reached.
-        """
-        with domain_errors():
-            return await self._stub.GetInfo(runner_pb2.GetInfoRequest(), timeout=timeout_s, metadata=call_metadata())
+        """Return the loaded model and its layout; raises as `embed`."""
+        return await ask(self._stub.GetInfo, runner_pb2.GetInfoRequest(), timeout_s=timeout_s)
 
     def watch_load(
         self, *, held_prefixes: bool = False, timeout_s: float | None = None

@@ -3,29 +3,38 @@
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from types import TracebackType
-from typing import Any, Self
-
-from google.protobuf.message import Message
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from common.errors import ModelUnavailable, PunaError
 from common.grpc.addresses import Channels
-from common.grpc.client import call_metadata
-from common.grpc.errors import domain_errors, received
+from common.grpc.client import ask, call_metadata
+from common.grpc.errors import UNREACHABLE, received
 from common.grpc.watch import watch
 from common.model_details import KeptDetails
 from common.telemetry.logs import get_logger
 from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
 
+if TYPE_CHECKING:
+    from grpc import aio
+
+    from protos.scheduler_pb2_grpc import SchedulerAsyncStub as Stub
+
 log = get_logger()
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 
 CALL_TIMEOUT_S = 5.0
 # A test of a device has 30 s, and may wait for the one before it.
 CLEAR_TIMEOUT_S = 70.0
+_RETRY_AFTER_S = 5.0
 
 
 class SchedulerClient:
-    """Commands go to the scheduler that leads: the others refuse, and then the next address is tried."""
+    """Commands go to the scheduler that leads: the others refuse, and then the next address is tried.
+
+    Errors do not name the addresses: they reach clients of the gateway.
+    """
 
     def __init__(self, addresses: str, *, on_routes: Callable[[bool], None] = lambda _connected: None) -> None:
         """`addresses`: one, or several with commas between them; a name may stand for several, too.
@@ -40,9 +49,7 @@ class SchedulerClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -66,9 +73,9 @@ class SchedulerClient:
                 async for event in received(call):
                     heard = True
                     yield event
-            except ModelUnavailable:
+            except ModelUnavailable as error:
                 if heard or not self._try_next(attempt, others):
-                    raise
+                    raise _for_clients(error) from error
             else:
                 return
             finally:
@@ -104,14 +111,12 @@ class SchedulerClient:
             ModelUnavailable: no scheduler leads now.
         """
         request = scheduler_pb2.UnloadModelRequest(model_name=name)
-        response: scheduler_pb2.UnloadModelResponse = await self._ask_leader("UnloadModel", request)
-        return response.replicas
+        return (await self._ask(lambda stub: stub.UnloadModel, request)).replicas
 
     async def list_constraints(self, name: str = "") -> list[scheduler_pb2.ModelConstraints]:
         """List the operators' constraints of one model, or of all that have any."""
         request = scheduler_pb2.ListConstraintsRequest(model_name=name)
-        response: scheduler_pb2.ListConstraintsResponse = await self._ask_leader("ListConstraints", request)
-        return list(response.models)
+        return list((await self._ask(lambda stub: stub.ListConstraints, request)).models)
 
     async def put_constraints(self, model: scheduler_pb2.ModelConstraints) -> scheduler_pb2.ModelConstraints:
         """Set what is wanted of a model.
@@ -120,15 +125,12 @@ class SchedulerClient:
             InvalidRequest: a constraint that contradicts another one, matches nothing, or is set in the file.
             ModelUnavailable: no scheduler leads now, or it cannot be written down.
         """
-        request = scheduler_pb2.PutConstraintsRequest(model=model)
-        response: scheduler_pb2.ModelConstraints = await self._ask_leader("PutConstraints", request)
-        return response
+        return await self._ask(lambda stub: stub.PutConstraints, scheduler_pb2.PutConstraintsRequest(model=model))
 
     async def remove_constraints(self, name: str) -> bool:
         """Forget what is wanted of a model; whether something was set. Raises as `put_constraints`."""
         request = scheduler_pb2.RemoveConstraintsRequest(model_name=name)
-        response: scheduler_pb2.RemoveConstraintsResponse = await self._ask_leader("RemoveConstraints", request)
-        return response.was_set
+        return (await self._ask(lambda stub: stub.RemoveConstraints, request)).was_set
 
     async def explain(self, request: scheduler_pb2.ExplainRequest) -> scheduler_pb2.Explanation:
         """Explain the placement of a model, existing or planned.
@@ -137,9 +139,7 @@ class SchedulerClient:
             ModelNotFound, BadModelFile, InvalidRequest: there is nothing to explain.
             ModelUnavailable: no scheduler leads now.
         """
-        timeout_s = CALL_TIMEOUT_S + request.wait_ms / 1000
-        response: scheduler_pb2.Explanation = await self._ask_leader("Explain", request, timeout_s=timeout_s)
-        return response
+        return await self._ask(lambda stub: stub.Explain, request, timeout_s=CALL_TIMEOUT_S + request.wait_ms / 1000)
 
     async def clear_device(self, device: str) -> scheduler_pb2.ClearDeviceResponse:
         """Have an excluded device tested again; the device as it is then.
@@ -150,10 +150,7 @@ class SchedulerClient:
             ModelUnavailable: no scheduler leads now, or its host does not answer.
         """
         request = scheduler_pb2.ClearDeviceRequest(device=device)
-        response: scheduler_pb2.ClearDeviceResponse = await self._ask_leader(
-            "ClearDevice", request, timeout_s=CLEAR_TIMEOUT_S
-        )
-        return response
+        return await self._ask(lambda stub: stub.ClearDevice, request, timeout_s=CLEAR_TIMEOUT_S)
 
     async def drain(self, node_id: str, *, budget_s: float | None = None) -> int:
         """Take a node out of use; how many replicas are still there.
@@ -164,12 +161,11 @@ class SchedulerClient:
         """
         budget_ms = None if budget_s is None else round(budget_s * 1000)
         request = scheduler_pb2.DrainRequest(node_id=node_id, budget_ms=budget_ms)
-        response: scheduler_pb2.DrainResponse = await self._ask_leader("Drain", request)
-        return response.replicas
+        return (await self._ask(lambda stub: stub.Drain, request)).replicas
 
     async def undrain(self, node_id: str) -> None:
         """Put a node into use again; raises as `drain`."""
-        await self._ask_leader("Undrain", scheduler_pb2.UndrainRequest(node_id=node_id))
+        await self._ask(lambda stub: stub.Undrain, scheduler_pb2.UndrainRequest(node_id=node_id))
 
     async def put_alias(self, name: str, target: str) -> scheduler_pb2.Alias:
         """Give a model a second name.
@@ -180,14 +176,11 @@ class SchedulerClient:
             ModelUnavailable: no scheduler leads now, or it cannot be written down.
         """
         request = scheduler_pb2.PutAliasRequest(alias=scheduler_pb2.Alias(name=name, target=target))
-        response: scheduler_pb2.Alias = await self._ask_leader("PutAlias", request)
-        return response
+        return await self._ask(lambda stub: stub.PutAlias, request)
 
     async def remove_alias(self, name: str) -> bool:
         """Forget a second name; whether there was one. Raises ModelUnavailable as `put_alias`."""
-        request = scheduler_pb2.RemoveAliasRequest(name=name)
-        response: scheduler_pb2.RemoveAliasResponse = await self._ask_leader("RemoveAlias", request)
-        return response.was_set
+        return (await self._ask(lambda stub: stub.RemoveAlias, scheduler_pb2.RemoveAliasRequest(name=name))).was_set
 
     async def report_queues(self, request: scheduler_pb2.ReportQueuesRequest) -> None:
         """Report the waits of requests here to every scheduler: the leader needs them, and the leader may change.
@@ -201,29 +194,29 @@ class SchedulerClient:
         if all(isinstance(outcome, BaseException) for outcome in outcomes):
             raise ModelUnavailable("no scheduler takes reports about queues")
 
-    async def _ask_leader(self, method: str, request: Message, *, timeout_s: float = CALL_TIMEOUT_S) -> Any:
-        """Make one call to the leader; the others refuse."""
+    async def list_nodes(self) -> discovery_pb2.Inventory:
+        """Return the inventory as a scheduler sees it."""
+        return await self._ask(lambda stub: stub.ListNodes, scheduler_pb2.ListNodesRequest())
+
+    async def _ask(
+        self,
+        method: "Callable[[Stub], aio.UnaryUnaryMultiCallable[Request, Response]]",
+        request: Request,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> Response:
+        """Make one call. Where a scheduler is away, or refuses because it does not lead, the next address is tried."""
         attempt = 0
         while True:
             stub, others = await self._stub()
             try:
-                with domain_errors():
-                    return await getattr(stub, method)(request, timeout=timeout_s, metadata=call_metadata())
-            except ModelUnavailable:
+                return await ask(method(stub), request, timeout_s=timeout_s)
+            except ModelUnavailable as error:
                 if not self._try_next(attempt, others):
-                    raise
+                    raise _for_clients(error) from error
                 attempt += 1
 
-    async def list_nodes(self) -> discovery_pb2.Inventory:
-        """Return the inventory as the scheduler sees it."""
-        stub, _ = await self._stub()
-        with domain_errors():
-            inventory: discovery_pb2.Inventory = await stub.ListNodes(
-                scheduler_pb2.ListNodesRequest(), timeout=CALL_TIMEOUT_S, metadata=call_metadata()
-            )
-        return inventory
-
-    async def _stub(self) -> "tuple[scheduler_pb2_grpc.SchedulerAsyncStub, int]":
+    async def _stub(self) -> "tuple[Stub, int]":
         """Return the stub of the present address, and the number of other addresses."""
         channels = await self._channels.get()
         return scheduler_pb2_grpc.SchedulerStub(channels[self._preferred % len(channels)]), len(channels) - 1
@@ -232,3 +225,11 @@ class SchedulerClient:
         """Switch to the next address; False: all were tried."""
         self._preferred += 1
         return attempt < others
+
+
+def _for_clients(error: ModelUnavailable) -> ModelUnavailable:
+    """Remove the scheduler's address from the error of a call: it is the operator's business alone."""
+    if not error.message.startswith(UNREACHABLE):
+        return error
+    log.warning("scheduler.unreachable", text=error.message)
+    return ModelUnavailable("the scheduler cannot be reached", retry_after_s=_RETRY_AFTER_S)

@@ -58,7 +58,7 @@ class ChannelBook:
 
 
 async def ask(
-    method: "aio.UnaryUnaryMultiCallable[Request, Response]", request: Request, *, timeout_s: float
+    method: "aio.UnaryUnaryMultiCallable[Request, Response]", request: Request, *, timeout_s: float | None
 ) -> Response:
     """Return the answer to one call, which carries the id of the request that is being served.
 

@@ -21,6 +21,8 @@ from common.errors import (
 )
 
 DOMAIN = "puna"
+# Beginning of the text of a call that reached no server; the rest names addresses.
+UNREACHABLE = "service unreachable"
 
 Message = TypeVar("Message")
 
@@ -64,7 +66,7 @@ def _from_transport(error: aio.AioRpcError) -> PunaError:
         case grpc.StatusCode.CANCELLED:
             return RequestCanceled("request canceled")
         case grpc.StatusCode.UNAVAILABLE:
-            return ModelUnavailable(f"service unreachable: {text}", retry_after_s=1.0)
+            return ModelUnavailable(f"{UNREACHABLE}: {text}", retry_after_s=1.0)
         case _:
             return InternalError(text)
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from common.closing import closing
@@ -96,9 +95,7 @@ class Feed(Generic[Event]):
         self._pump = asyncio.create_task(self._run(), name="answer")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._feeds.discard(self)
         if self._pump is not None and not self._pump.done():
             self._pump.cancel()

@@ -1,8 +1,8 @@
 """Ids of the markers that answers are parsed by, where they are special tokens that a runner would hide."""
 
 from gateway.core.models.routes import ModelInfo
-from gateway.ports import RunnerPort
 from protos import runner_pb2
+from runner.client import RunnerClient
 
 _MODELS_CACHED_MAX = 1024
 
@@ -18,7 +18,7 @@ class MarkerIds:
         special = _special(model, markers)
         return self._known.get((model.digest, special)) if special else ()
 
-    async def of(self, model: ModelInfo, markers: tuple[str, ...], runner: RunnerPort) -> tuple[int, ...]:
+    async def of(self, model: ModelInfo, markers: tuple[str, ...], runner: RunnerClient) -> tuple[int, ...]:
         """Return ids of the markers that are special tokens.
 
         Raises:

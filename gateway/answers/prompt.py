@@ -15,8 +15,8 @@ from gateway.core.prepare.prompt import Prompt, prompt_of
 from gateway.core.prepare.turns import DropSearch, droppable_indices, without_oldest
 from gateway.core.request.answers import AnswerRequest, Chat, RawPrompt
 from gateway.core.request.images import RequestImage, decode_image, split_at_images
-from gateway.ports import RunnerPort
 from gateway.templates.chat_prompt import ChatPrompts
+from runner.client import RunnerClient
 
 # Special tokens that a tokenizer may add around the text.
 _ADDED_TOKENS_MAX = 2
@@ -69,7 +69,7 @@ async def fit_prompt(
     prompts: ChatPrompts,
     model: ModelInfo,
     request: AnswerRequest,
-    runner: RunnerPort,
+    runner: RunnerClient,
     context_tokens: int,
 ) -> Prompt:
     """Forget the oldest messages until `context_tokens` hold the prompt; what is still too long the runner cuts."""
@@ -88,7 +88,7 @@ async def fit_prompt(
     return prompt if search.low == 0 else await without(search.low)
 
 
-async def count_tokens(runner: RunnerPort, prompt: Prompt) -> int:
+async def count_tokens(runner: RunnerClient, prompt: Prompt) -> int:
     """Count the places of the context that the runner would fill: tokens, and rows of images."""
     answer = await runner.tokenize(tokenize_request(prompt))
     return len(answer.ids) + answer.media_rows

@@ -47,10 +47,10 @@ from gateway.core.prepare.vectors import (
 from gateway.core.request.answers import Dialect
 from gateway.core.request.model_names import parse_model_name
 from gateway.keys.visits import cache_salt, claim, context_max, within_context
-from gateway.ports import RunnerPort
 from gateway.replicas.dispatch import Dispatcher, SlotRequest
 from gateway.replicas.replicas import Connection
 from protos import runner_pb2
+from runner.client import RunnerClient
 
 Answer = TypeVar("Answer")
 Question = TypeVar("Question", EmbedQuestion, RerankQuestion)
@@ -142,7 +142,7 @@ class Vectors:
         route: RouteInfo,
         record: RequestRecord,
         message: runner_pb2.EmbedRequest | runner_pb2.RerankRequest,
-        call_of: Callable[[RunnerPort], Callable[..., Awaitable[Answer]]],
+        call_of: Callable[[RunnerClient], Callable[..., Awaitable[Answer]]],
     ) -> Answer:
         """Try replicas until one has answered."""
         deadline_s = self._clock.now_s() + self._request_timeout_s

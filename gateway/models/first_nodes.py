@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from common.clock import Clock, SystemClock
 from common.errors import PunaError
 from gateway.converters.inventory import node_state
-from gateway.ports import SchedulerPort
 from protos import discovery_pb2
+from scheduler.client import SchedulerClient
 
 # Needs no key: any number of requests cost the scheduler one call in this time, which may take so long.
 KNOWN_FOR_S = 1.0
@@ -20,7 +20,7 @@ ITS_DEVICES = "a node to know its devices"
 class FirstNodes:
     """Lives on the event loop."""
 
-    scheduler: SchedulerPort
+    scheduler: SchedulerClient
     clock: Clock = field(default_factory=SystemClock)
     _missing: str = ""
     _asked_at_s: float | None = None

@@ -21,10 +21,10 @@ from gateway.core.models.store_choice import (
     roomiest,
 )
 from gateway.core.request.model_names import model_not_found, parse_model_name
-from gateway.ports import SchedulerPort, scheduler_answer
 from gateway.replicas.routes import RouteCache
 from protos import discovery_pb2, store_pb2
 from runner.host.store_client import StoreClient
+from scheduler.client import SchedulerClient
 
 log = get_logger()
 
@@ -37,7 +37,7 @@ _NO_STORE = "no node with a model store can be reached"
 class ModelStores:
     """Chooses nodes and speaks to their stores. Everything that is done here can be seen in the routes afterwards."""
 
-    scheduler: SchedulerPort
+    scheduler: SchedulerClient
     routes: RouteCache
     stores: StoreClient
 
@@ -157,7 +157,7 @@ class ModelStores:
         return not response.existed
 
     async def _nodes(self) -> tuple[StoreNode, ...]:
-        return store_nodes(await scheduler_answer(self.scheduler.list_nodes()))
+        return store_nodes(await self.scheduler.list_nodes())
 
     async def _blobs(self, nodes: Sequence[StoreNode], digests: Sequence[str]) -> dict[str, dict[str, int]]:
         """Map each node to the sizes of those blobs that it has. A node that does not answer has none."""

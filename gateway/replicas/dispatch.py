@@ -26,10 +26,10 @@ from gateway.core.dispatch.fairness import NO_CLAIM, NO_TENANT, Shares, SlotClai
 from gateway.core.dispatch.replica_choice import ReplicaCandidate, ReplicaNeed, choose_replica
 from gateway.core.models.routes import RouteInfo
 from gateway.core.request.answers import LoadUpdate, Queued
-from gateway.ports import ConnectRunner, SchedulerPort
 from gateway.replicas.loads import LoadJobs, LoadNeed
 from gateway.replicas.replicas import Connection, ReplicaPool
 from gateway.replicas.routes import RouteCache
+from scheduler.client import SchedulerClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +106,7 @@ class Dispatcher:
         self,
         *,
         routes: RouteCache,
-        scheduler: SchedulerPort,
-        connect: ConnectRunner,
+        scheduler: SchedulerClient,
         clock: Clock,
         queue_max: int,
         queue_wait_s: float,
@@ -121,7 +120,7 @@ class Dispatcher:
         self._next_number = 0
         self._waiting_bytes = 0
         self.loads = LoadJobs(scheduler=scheduler, routes=routes, stall_s=load_stall_s, listener=self)
-        self.pool = ReplicaPool(connect=connect, on_change=self._dispatch_all)
+        self.pool = ReplicaPool(on_change=self._dispatch_all)
         routes.subscribe(self._on_routes)
 
     def acquire_at_once(self, request: SlotRequest) -> Connection | None:

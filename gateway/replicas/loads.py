@@ -13,9 +13,9 @@ from common.telemetry.logs import get_logger
 from gateway.converters.generation import LOADING, QUEUED
 from gateway.core.models.routes import RouteInfo
 from gateway.core.request.answers import LoadUpdate, Queued
-from gateway.ports import SchedulerPort, for_clients
 from gateway.replicas.routes import RouteCache
 from protos import scheduler_pb2
+from scheduler.client import SchedulerClient
 
 log = get_logger()
 
@@ -56,7 +56,7 @@ class LoadJobs:
     """The loads that requests of this gateway wait for."""
 
     def __init__(
-        self, *, scheduler: SchedulerPort, routes: RouteCache, stall_s: float | None, listener: LoadListener
+        self, *, scheduler: SchedulerClient, routes: RouteCache, stall_s: float | None, listener: LoadListener
     ) -> None:
         self._scheduler = scheduler
         self._routes = routes
@@ -133,8 +133,6 @@ class LoadJobs:
                 return await anext(events)
         except TimeoutError as error:
             raise ModelUnavailable("the model made no progress while loading", retry_after_s=5.0) from error
-        except ModelUnavailable as error:
-            raise for_clients(error) from error
         except StopAsyncIteration as error:
             raise ModelUnavailable("the scheduler ended without a replica", retry_after_s=5.0) from error
 

@@ -7,10 +7,10 @@ from common.errors import PunaError
 from common.ids import new_incarnation
 from common.telemetry.logs import get_logger
 from gateway.converters.generation import placement_to_proto
-from gateway.ports import SchedulerPort
 from gateway.replicas.dispatch import Dispatcher
 from gateway.replicas.poison import PoisonRequests
 from protos import scheduler_pb2
+from scheduler.client import SchedulerClient
 
 log = get_logger()
 
@@ -19,7 +19,7 @@ REPORT_S = 1.0
 WAIT_REPORTED_S = 0.5
 
 
-async def report_queues(dispatcher: Dispatcher, scheduler: SchedulerPort) -> None:
+async def report_queues(dispatcher: Dispatcher, scheduler: SchedulerClient) -> None:
     """Report once a second while requests wait, and once more when none does; until cancelled."""
     gateway_id = new_incarnation()
     poisoned = dispatcher.pool.poisoned

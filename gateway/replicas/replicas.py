@@ -15,10 +15,10 @@ from gateway.core.dispatch import replica_load
 from gateway.core.dispatch.replica_choice import ReplicaCandidate
 from gateway.core.dispatch.replica_load import ReplicaLoad
 from gateway.core.models.routes import ReplicaInfo, ReplicaState, RouteInfo
-from gateway.ports import ConnectRunner, RunnerPort
 from gateway.replicas.poison import PoisonRequests
 from gateway.replicas.runner_calls import OpenCalls, RunnerSilent
 from protos import cluster_pb2
+from runner.client import RunnerClient
 
 log = get_logger()
 
@@ -44,7 +44,7 @@ class Connection:
 
     info: ReplicaInfo
     model_name: str
-    runner: RunnerPort
+    runner: RunnerClient
     load: ReplicaLoad
     reported_s: float
     watch: asyncio.Task[None] | None = None
@@ -74,8 +74,7 @@ class Connection:
 class ReplicaPool:
     """A connection for every replica of the routes. Running answers outlive the route of their replica."""
 
-    def __init__(self, *, connect: ConnectRunner, on_change: Callable[[], None], clock: Clock | None = None) -> None:
-        self._connect = connect
+    def __init__(self, *, on_change: Callable[[], None], clock: Clock | None = None) -> None:
         self._on_change = on_change
         self._clock = clock or SystemClock()
         self._connections: dict[str, Connection] = {}
@@ -262,7 +261,7 @@ class ReplicaPool:
         connection = Connection(
             info=info,
             model_name=model_name,
-            runner=self._connect(info.address),
+            runner=RunnerClient(info.address),
             load=load,
             reported_s=self._clock.now_s(),
         )

@@ -11,8 +11,8 @@ from gateway.converters.routes import route_from_proto
 from gateway.core.models.aliases import Alias
 from gateway.core.models.routes import RouteInfo
 from gateway.core.request.model_names import parse_model_name
-from gateway.ports import SchedulerPort
 from protos import scheduler_pb2
+from scheduler.client import SchedulerClient
 
 log = get_logger()
 
@@ -136,7 +136,7 @@ class RouteCache:
             listener()
 
 
-async def watch_routes(cache: RouteCache, scheduler: SchedulerPort) -> None:
+async def watch_routes(cache: RouteCache, scheduler: SchedulerClient) -> None:
     """Keep the cache current until cancelled. A scheduler that is gone changes nothing.
 
     A table that cannot be taken at all is an error in the log, and the one before it stays.

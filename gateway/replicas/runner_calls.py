@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from common.errors import PunaError, RunnerLost
@@ -61,9 +60,7 @@ class RunnerCall(Generic[Event]):
         self._open.calls.add(self)  # type: ignore[arg-type]  # the set never looks into events
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._open.calls.discard(self)
         if (close := getattr(self._events, "aclose", None)) is not None:
             await close()

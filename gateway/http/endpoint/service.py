@@ -25,7 +25,7 @@ from gateway.keys.made_keys import MadeKeys
 from gateway.keys.visits import current_key, reserve
 from gateway.models.model_store import ModelStores
 from gateway.models.scrape_targets import NO_ADDRESSES, OwnAddresses
-from gateway.ports import SchedulerPort, scheduler_answer
+from scheduler.client import SchedulerClient
 
 log = get_logger()
 
@@ -40,7 +40,7 @@ class Service:
     """The gateway's parts as the dialects use them."""
 
     inference: Inference
-    scheduler: SchedulerPort
+    scheduler: SchedulerClient
     stores: ModelStores
     version: str
     stream_commit_s: float = 15.0
@@ -116,7 +116,7 @@ class Service:
         Raises:
             ModelUnavailable: there is no scheduler to order it.
         """
-        return await scheduler_answer(self.scheduler.unload_model(model_name))
+        return await self.scheduler.unload_model(model_name)
 
     async def all_answered(self) -> None:
         """Return once no answer is in progress."""

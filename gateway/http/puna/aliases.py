@@ -19,7 +19,6 @@ from gateway.http.endpoint.route_errors import OF_MODEL_NAMES, OF_THE_CLUSTER
 from gateway.http.endpoint.router import Route
 from gateway.http.endpoint.service import Service
 from gateway.keys.visits import may_use
-from gateway.ports import scheduler_answer
 
 log = get_logger()
 
@@ -95,9 +94,7 @@ class Aliases:
         check_visible(body.model)
         target = parse_model_name(body.model).short
         route = self.service.inference.models.routes.find(target)
-        stored = await scheduler_answer(
-            self.service.scheduler.put_alias(name, route.model.name if route is not None else target)
-        )
+        stored = await self.service.scheduler.put_alias(name, route.model.name if route is not None else target)
         alias = Alias(name=stored.name, target=stored.target)
         await self._until(lambda known: known.get(parse_model_name(name).key) == alias)
         await exchange.respond_json(self._shown(alias))
@@ -106,7 +103,7 @@ class Aliases:
         """DELETE /puna/v1/aliases/{alias}."""
         name = new_alias(exchange.path_value)
         check_visible(name)
-        was_set = await scheduler_answer(self.service.scheduler.remove_alias(name))
+        was_set = await self.service.scheduler.remove_alias(name)
         await self._until(lambda known: parse_model_name(name).key not in known)
         await exchange.respond_json({"alias": name, "was_set": was_set})
 

@@ -28,7 +28,6 @@ from gateway.http.puna.operation_bodies import (
 from gateway.keys.visits import current_key, may_use
 from gateway.models.first_nodes import FirstNodes
 from gateway.models.scrape_targets import scrape_targets
-from gateway.ports import scheduler_answer
 
 NODE_LENGTH_MAX = 128
 BUDGET_S_MAX = 86_400
@@ -120,7 +119,7 @@ class Operations:
 
     async def nodes(self, exchange: Exchange) -> None:
         """GET /puna/v1/nodes: the inventory as the scheduler sees it."""
-        inventory = await scheduler_answer(self.service.scheduler.list_nodes())
+        inventory = await self.service.scheduler.list_nodes()
         nodes = [
             {**node, **{name: _visible(node[name]) for name in ("runners", "crash_rows")}}
             for node in inventory_nodes(inventory)
@@ -129,7 +128,7 @@ class Operations:
 
     async def targets(self, exchange: Exchange) -> None:
         """GET /puna/v1/targets: every page to scrape, in the format of Prometheus' HTTP service discovery."""
-        inventory = await scheduler_answer(self.service.scheduler.list_nodes())
+        inventory = await self.service.scheduler.list_nodes()
         dialled = exchange.headers.get("host", "")
         await exchange.respond_json(scrape_targets(inventory, self.service.addresses, dialled=dialled))
 
@@ -141,7 +140,7 @@ class Operations:
         node = exchange.path_value[:NODE_LENGTH_MAX]
         check_names(exchange.query, ("budget_s",), "parameter")
         budget_s = _budget_s(exchange.query.get("budget_s"))
-        replicas = await scheduler_answer(self.service.scheduler.drain(node, budget_s=budget_s))
+        replicas = await self.service.scheduler.drain(node, budget_s=budget_s)
         await exchange.respond_json(
             {"node": node, "state": "draining" if replicas else "drained", "draining_replicas": replicas}
         )
@@ -149,7 +148,7 @@ class Operations:
     async def undrain(self, exchange: Exchange) -> None:
         """POST /puna/v1/nodes/{node}/undrain: in use again."""
         node = exchange.path_value[:NODE_LENGTH_MAX]
-        await scheduler_answer(self.service.scheduler.undrain(node))
+        await self.service.scheduler.undrain(node)
         await exchange.respond_json({"node": node, "state": "ready"})
 
     async def config(self, exchange: Exchange) -> None:

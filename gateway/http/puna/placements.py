@@ -46,7 +46,6 @@ from gateway.http.puna.placement_bodies import (
     UnloadBody,
 )
 from gateway.keys.visits import may_use
-from gateway.ports import scheduler_answer
 from gateway.replicas.replicas import ReplicaPool
 from protos import scheduler_pb2
 
@@ -106,7 +105,7 @@ class Placements:
         name = "" if named is None else self._known_name(named)
         placements = self._placements(named)
         try:
-            found = await scheduler_answer(self.service.scheduler.list_constraints(name))
+            found = await self.service.scheduler.list_constraints(name)
         except ModelUnavailable:
             models = None  # no scheduler answers; running replicas are known all the same
         else:
@@ -116,7 +115,7 @@ class Placements:
     async def get(self, exchange: Exchange) -> None:
         """GET /puna/v1/placements/{model}: what is set for a model, and its replicas."""
         name = self._known_name(exchange.path_value)
-        (model,) = await scheduler_answer(self.service.scheduler.list_constraints(name))
+        (model,) = await self.service.scheduler.list_constraints(name)
         known = self.service.inference.models.routes.find(name) is not None
         placements = self._placements(name) if known else []
         await exchange.respond_json({**constraints_from_proto(model), "placements": placements})
@@ -125,13 +124,13 @@ class Placements:
         """PUT /puna/v1/placements/{model}: set what is wanted of it; replaces what was set before."""
         body = validated(ConstraintsBody, await exchange.json())
         model = constraints_to_proto(self._known_name(exchange.path_value), body.model_dump())
-        answer = await scheduler_answer(self.service.scheduler.put_constraints(model))
+        answer = await self.service.scheduler.put_constraints(model)
         await exchange.respond_json(constraints_from_proto(answer))
 
     async def delete(self, exchange: Exchange) -> None:
         """DELETE /puna/v1/placements/{model}: forget what was set."""
         name = self._known_name(exchange.path_value)
-        was_set = await scheduler_answer(self.service.scheduler.remove_constraints(name))
+        was_set = await self.service.scheduler.remove_constraints(name)
         await exchange.respond_json({"model": name, "was_set": was_set})
 
     async def explain_get(self, exchange: Exchange) -> None:
@@ -170,7 +169,7 @@ class Placements:
     async def clear_device(self, exchange: Exchange) -> None:
         """POST /puna/v1/devices/clear: have an excluded device tested again."""
         body = validated(ClearDeviceBody, await exchange.json())
-        answer = await scheduler_answer(self.service.scheduler.clear_device(body.device))
+        answer = await self.service.scheduler.clear_device(body.device)
         await exchange.respond_json(cleared_device(answer))
 
     async def _explain(self, exchange: Exchange, body: ExplainBody) -> None:
@@ -183,7 +182,7 @@ class Placements:
             wait_ms=EXPLAIN_WAIT_MS,
             slots=body.slots or 0,
         )
-        explanation = await scheduler_answer(self.service.scheduler.explain(request))
+        explanation = await self.service.scheduler.explain(request)
         exchange.record.model = explanation.model_name
         shown = self.service.inference.models.shown
         await exchange.respond_json(texts_shown(explanation_from_proto(explanation), shown))

@@ -12,7 +12,6 @@ import pytest
 
 from gateway.app import RunningGateway, running_gateway
 from gateway.settings import GatewaySettings
-from runner.client import RunnerClient
 from scheduler.client import SchedulerClient
 from tests.integration.gateway.scripted import MODEL_NAME, ScriptedRunner, ScriptedScheduler
 from tests.waiting import Stopwatch, next_look
@@ -71,7 +70,7 @@ async def started_cluster(
         client = await stack.enter_async_context(SchedulerClient(scheduler.address))
         values = {"host": "127.0.0.1:0", "grpc_host": "127.0.0.1:0"} | settings
         gateway = await stack.enter_async_context(
-            running_gateway(GatewaySettings(**values), scheduler=client, connect=RunnerClient, drain_s=drain_s)
+            running_gateway(GatewaySettings(**values), scheduler=client, drain_s=drain_s)
         )
         url = f"http://{gateway.http_address}"
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=WAIT_S))

@@ -266,16 +266,16 @@ async def test_without_a_file_any_key_is_good(cluster: Cluster) -> None:
 async def test_an_open_listener_needs_keys_or_consent(keys: Keys, start_cluster: StartCluster) -> None:
     none: Any = None
     with pytest.raises(StartupError, match="PUNA_API_KEYS_FILE"):
-        async with running_gateway(GatewaySettings(host=FAR_ADDRESS), scheduler=none, connect=none):
+        async with running_gateway(GatewaySettings(host=FAR_ADDRESS), scheduler=none):
             pass
     missing = GatewaySettings(host=FAR_ADDRESS, api_keys_file=str(keys.path))
     with pytest.raises(StartupError, match="puna keys create"):
-        async with running_gateway(missing, scheduler=none, connect=none):
+        async with running_gateway(missing, scheduler=none):
             pass
     keys.create()
     keys.path.chmod(0o640)
     with pytest.raises(StartupError, match="0600"):
-        async with running_gateway(missing, scheduler=none, connect=none):
+        async with running_gateway(missing, scheduler=none):
             pass
     keys.path.chmod(0o600)
     async with start_cluster(host=FAR_ADDRESS, grpc_host=FAR_ADDRESS, api_keys_file=str(keys.path)) as cluster:

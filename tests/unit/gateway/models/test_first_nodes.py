@@ -7,8 +7,8 @@ import pytest
 from common.clock import SystemClock
 from common.errors import ModelUnavailable
 from gateway.models.first_nodes import A_NODE, ITS_DEVICES, FirstNodes, missing_in
-from gateway.ports import SchedulerPort
 from protos import cluster_pb2, discovery_pb2
+from scheduler.client import SchedulerClient
 
 PROBING, OK, LOST = cluster_pb2.DEVICE_STATE_PROBING, cluster_pb2.DEVICE_STATE_OK, cluster_pb2.DEVICE_STATE_LOST
 
@@ -61,7 +61,7 @@ class Asked:
 
 async def test_the_scheduler_is_asked_once_a_second_however_many_ask_here() -> None:
     scheduler, clock = Asked(), MovedClock()
-    first = FirstNodes(cast("SchedulerPort", scheduler), clock)
+    first = FirstNodes(cast("SchedulerClient", scheduler), clock)
     assert [await first.missing() for _ in range(5)] == [ITS_DEVICES] * 5
     assert scheduler.times == 1
     clock.time_s += 1.0

@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 from common.errors import ModelNotFound
 from gateway import metrics
 from gateway.core.request.model_names import parse_model_name
-from gateway.ports import SchedulerPort
 from gateway.replicas.routes import RouteCache, watch_routes
 from protos import cluster_pb2, scheduler_pb2
+from scheduler.client import SchedulerClient
 
 
 def table(*names: str, aliases: tuple[str, ...] = (), broken: tuple[str, ...] = ()) -> scheduler_pb2.RouteTable:
@@ -101,7 +101,7 @@ class Tables:
 
 
 async def watched(cache: RouteCache, tables: Tables) -> None:
-    scheduler: SchedulerPort = tables  # type: ignore[assignment]  # of its methods only this one is called
+    scheduler: SchedulerClient = tables  # type: ignore[assignment]  # of its methods only this one is called
     watching = asyncio.create_task(watch_routes(cache, scheduler))
     await asyncio.wait_for(tables.is_over.wait(), 10)
     watching.cancel()
