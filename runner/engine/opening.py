@@ -12,7 +12,6 @@ from runner.engine.batched.engine import BatchedEngine
 from runner.engine.batched.loop import BatchedOptions
 from runner.engine.contract.choice import EngineName, choose_engine, parse_engine
 from runner.engine.contract.engine import Engine
-from runner.engine.contract.fake_options import FakeOptions
 from runner.engine.pooled.engine import PooledLlamaEngine, read_pooling
 
 log = get_logger()
@@ -27,7 +26,7 @@ class EngineOptions:
 
     setting: str = ""  # the engine for models whose layout names none
     batched: BatchedOptions = field(default_factory=BatchedOptions)
-    fake: FakeOptions = field(default_factory=FakeOptions)
+    test: str = ""  # JSON, for an engine of the tests
 
 
 def open_engine(files: ModelFiles, layout: Layout, options: EngineOptions) -> Engine:
@@ -64,5 +63,5 @@ def _open_test_engine(name: EngineName, files: ModelFiles, layout: Layout, optio
         engines = import_module(f"{_TEST_ENGINES}.{name.value}")
     except ModuleNotFoundError as error:
         raise InvalidRequest(f"engine {name.value!r} is made for tests and not installed; use 'batched'") from error
-    engine: Engine = engines.open_engine(files, layout, options.fake)
+    engine: Engine = engines.open_engine(files, layout, options.test)
     return engine

@@ -34,7 +34,6 @@ from runner.core.sequence.endings import REPEATED_TOKENS_MAX
 from runner.core.sequence.slots import SlotPolicy
 from runner.engine.batched.loop import BatchedOptions
 from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, StepReport
-from runner.engine.contract.fake_options import parse_fake_options
 from runner.engine.devices.devices import engine_build
 from runner.engine.opening import EngineOptions, open_engine
 from runner.engine.pooled.engine import PooledLlamaEngine
@@ -343,7 +342,7 @@ def _engine_options(args: argparse.Namespace, settings: RunnerSettings) -> Engin
             verify=args.verify,
             repeats_max=args.repeat_limit,
         ),
-        fake=parse_fake_options(args.engine_options or settings.engine_options),
+        test=args.engine_options or settings.engine_options,
     )
 
 

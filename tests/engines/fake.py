@@ -17,9 +17,9 @@ from runner.core.layout.memory_report import ClassBytes, MemoryUse
 from runner.core.model.model_files import ModelFiles
 from runner.engine.contract.choice import EngineName
 from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, weights_progress
-from runner.engine.contract.fake_options import FakeOptions
 from tests.engines.engine import Opened, PlainEngine
 from tests.engines.fake_model import FakeVocabulary, fake_choice, fake_logits, prompt_key
+from tests.engines.fake_options import FakeOptions, parse_fake_options
 from tests.engines.plain_loop import Inputs
 from tests.engines.plain_sequence import PlainSequence
 
@@ -141,6 +141,6 @@ def die(exit_status: int | None) -> None:
     os._exit(exit_status)
 
 
-def open_engine(files: ModelFiles, layout: Layout, options: FakeOptions) -> FakeEngine:
+def open_engine(files: ModelFiles, layout: Layout, options: str) -> FakeEngine:
     """Open the engine, as `runner.engine.opening` does."""
-    return FakeEngine(files, layout, options)
+    return FakeEngine(files, layout, parse_fake_options(options))

@@ -26,7 +26,6 @@ from runner.cores import computing_cores
 from runner.engine.bindings.library import engine_log, start_engine
 from runner.engine.contract.choice import EngineName
 from runner.engine.contract.engine import LoadedModel, LoadProgress, weights_progress
-from runner.engine.contract.fake_options import FakeOptions
 from runner.engine.llama.launch import read_header
 from runner.engine.llama.model import load_failure
 from runner.engine.llama.vocabulary import Vocabulary
@@ -205,6 +204,6 @@ class ReferenceBackend:
         self._llm.close()
 
 
-def open_engine(files: ModelFiles, layout: Layout, _options: FakeOptions) -> ReferenceEngine:
+def open_engine(files: ModelFiles, layout: Layout, _options: str) -> ReferenceEngine:
     """Open the engine, as `runner.engine.opening` does."""
     return ReferenceEngine(files, layout)

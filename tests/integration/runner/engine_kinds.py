@@ -10,9 +10,9 @@ from runner.core.model.model_files import ModelFiles
 from runner.engine.batched.engine import BatchedEngine
 from runner.engine.batched.loop import BatchedOptions
 from runner.engine.contract.engine import Engine
-from runner.engine.contract.fake_options import FakeOptions
 from runner.engine.pooled.engine import PooledLlamaEngine
 from tests.engines.fake import FakeEngine
+from tests.engines.fake_options import FakeOptions
 from tests.engines.reference import ReferenceEngine
 
 CONTEXT_TOKENS = 128

@@ -8,8 +8,8 @@ import pytest
 from common.errors import PunaError
 from common.spec.sampling import Sampling
 from runner.core.sequence.endings import END_TOKEN
-from runner.engine.contract.fake_options import FakeOptions, parse_fake_options
 from tests.engines.fake import FakeEngine
+from tests.engines.fake_options import FakeOptions, parse_fake_options
 from tests.integration.runner.contract import driven
 from tests.integration.runner.engine_kinds import PROMPT, layout, no_file
 from tests.waiting import Stopwatch

@@ -8,8 +8,8 @@ import pytest
 
 from common.errors import InvalidRequest
 from common.spec.sampling import Sampling
-from runner.engine.contract.fake_options import FakeOptions, parse_fake_options
 from tests.engines.fake_model import BEGIN, END, FakeVocabulary, fake_choice, fake_logits, prompt_key
+from tests.engines.fake_options import FakeOptions, parse_fake_options
 from tests.engines.formulas import log_softmax
 
 GREEDY = Sampling(temperature=0.0)
