@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-_IMAGE_STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
+from common.image_file import find_format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ def attachment_of(name: str, data: bytes) -> Attachment:
     Raises:
         ValueError: neither an image that models are shown, nor text in UTF-8.
     """
-    if is_image(data):
+    if find_format(data) is not None:
         return Attachment(image=base64.b64encode(data).decode("ascii"))
     try:
         text = data.decode("utf-8-sig")
@@ -32,11 +32,6 @@ def attachment_of(name: str, data: bytes) -> Attachment:
     if not text.strip() or "\0" in text:
         raise ValueError(f"{name} has no text in it")
     return Attachment(text=f"{name}:\n\n{text.strip()}")
-
-
-def is_image(data: bytes) -> bool:
-    """Return True for formats that the gateway takes, recognised by their first bytes."""
-    return data.startswith(_IMAGE_STARTS) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")
 
 
 def answer_format(word: str, read: Callable[[str], str]) -> Any:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 import orjson
 
 from common.errors import InvalidRequest
+from common.image_file import IMAGE_BYTES_MAX
 from gateway.core.request.answers import Chat, Message, RawPrompt, Think, ToolCall
 from gateway.core.request.conversation import ROLES, TOOLS_MAX
-from gateway.core.request.images import IMAGE_BYTES_MAX, PlacedImage, RequestImage, before_text
+from gateway.core.request.images import PlacedImage, RequestImage, before_text
 from gateway.core.request.tool_choice import any_of, only
 from protos import inference_pb2
 

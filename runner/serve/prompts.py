@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from common.errors import InvalidRequest
+from common.image_file import check_image_count
 from protos import runner_pb2
-from runner.core.sequence.image_file import check_image_count
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import TokenizedPrompt
 from runner.engine.contract.engine import TokenTable, refuse_image

@@ -7,15 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.errors import InvalidRequest
-from gateway.core.request.image_headers import image_size, is_animated
+from common.image_file import (
+    IMAGE_BYTES_MAX,
+    IMAGE_PIXELS_MAX,
+    ImageFormat,
+    check_format,
+    check_image_count,
+    image_size,
+)
+from gateway.core.request.image_frames import is_animated
 
-IMAGES_MAX = 8  # of one request
-IMAGE_BYTES_MAX = 10 * 1024 * 1024
-PIXELS_MAX = 32 * 1024 * 1024  # by its header: a bomb is refused before it is decoded
 # Models that take one image are older than those that the engine runs; the check costs nothing.
 ONE_IMAGE_ARCHITECTURES = frozenset({"mllama"})
 URLS_REFUSED = "image URLs are not currently supported, please use base64 encoded data instead"
-_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
 _DATA_URI = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 _MARKER = re.compile(r"\[img-(\d{1,9})\]")
 
@@ -52,14 +56,20 @@ def decode_image(image: RequestImage) -> bytes:
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidRequest("an image is not valid base64", param="images") from None
-    if not (data.startswith(_SIGNATURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")):
-        raise InvalidRequest("an image is none of PNG, JPEG, BMP, GIF, WebP", param="images")
-    width, height = image_size(data) or (1, 1)
-    if width * height > PIXELS_MAX:
-        raise InvalidRequest(f"an image has more than {PIXELS_MAX} pixels", param="images")
+    form = check_format(data)
+    if _pixels(data, form) > IMAGE_PIXELS_MAX:  # a bomb is refused before it is decoded
+        raise InvalidRequest(f"an image has more than {IMAGE_PIXELS_MAX} pixels", param="images")
     if is_animated(data):
         raise InvalidRequest("an image has more than one frame", param="images")
     return data
+
+
+def _pixels(data: bytes, form: ImageFormat) -> int:
+    try:
+        width, height = image_size(data, form)
+    except InvalidRequest:
+        return 0  # the decoder judges
+    return width * height
 
 
 def check_images(count: int, *, architecture: str) -> None:
@@ -70,8 +80,7 @@ def check_images(count: int, *, architecture: str) -> None:
     """
     if count > 1 and architecture in ONE_IMAGE_ARCHITECTURES:
         raise InvalidRequest("this model only supports one image while more than one image requested", param="images")
-    if count > IMAGES_MAX:
-        raise InvalidRequest(f"a request can have {IMAGES_MAX} images, this one has {count}", param="images")
+    check_image_count(count)
 
 
 def before_text(images: Sequence[RequestImage]) -> tuple[PlacedImage, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.core.sequence.image_file import ImageHeader
+from common.image_file import ImageHeader
 from runner.core.sequence.inputs import MediaUnit
 
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from common.errors import InvalidRequest
+from common.image_file import check_image_count
 from common.spec.sampling import Sampling
 from runner.core.grammar.token_grammar import TokenGrammar
 from runner.core.sequence.context_shift import kept_head_tokens, replay_context, whole_head_tokens
 from runner.core.sequence.dry import Breakers
-from runner.core.sequence.image_file import check_image_count
 from runner.core.sequence.inputs import groups_in, tokens_of
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.reasoning_budget import ReasoningBudget

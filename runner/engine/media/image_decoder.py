@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from common.errors import InvalidRequest
+from common.image_file import ImageHeader
 from common.telemetry.logs import get_logger
-from runner.core.sequence.image_file import ImageHeader
 
 log = get_logger()
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import BadModelFile, InvalidRequest
-from runner.core.sequence.image_file import ImageFormat, ImageHeader, read_image_header
+from common.image_file import ImageFormat, ImageHeader, read_image_header
 from runner.core.sequence.inputs import MediaUnit, join_pieces, unit_key
 from runner.core.sequence.media import EncodedImage, EncodedUnit, PreparedImage
 from runner.engine.bindings.library import engine_log

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from common.errors import InvalidRequest
-from runner.core.sequence.image_file import ImageFormat, ImageHeader, read_image_header
+from common.image_file import ImageFormat, ImageHeader, read_image_header
 from runner.engine.media.image_decoder import WORKER_PATH, ImageDecoder
 from tests.integration.runner.pictures import Pixels, image_file, picture
 

@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from runner.core.sequence.image_file import ImageFormat, ImageHeader
+from common.image_file import ImageFormat, ImageHeader
 from runner.core.sequence.inputs import MediaUnit, join_pieces, unit_key
 from runner.core.sequence.media import EncodedImage, EncodedUnit, PreparedImage
 

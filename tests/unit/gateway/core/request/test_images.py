@@ -6,13 +6,12 @@ import re
 import pytest
 
 from common.errors import InvalidRequest, UnsupportedCapability
+from common.image_file import IMAGE_BYTES_MAX, IMAGES_MAX
 from gateway.core.models.routes import ModelInfo
 from gateway.core.prepare.capabilities import check_capabilities
 from gateway.core.prepare.literals import Literal, LiteralGuard, Picture, Text, special_pattern
 from gateway.core.request.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, images_of
 from gateway.core.request.images import (
-    IMAGE_BYTES_MAX,
-    IMAGES_MAX,
     PlacedImage,
     RequestImage,
     before_text,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from common.errors import InvalidRequest
-from runner.core.sequence.image_file import (
+from common.image_file import (
     IMAGE_BYTES_MAX,
     IMAGES_MAX,
     ImageFormat,
