@@ -9,11 +9,6 @@ from gateway.core.request.model_names import parse_model_name
 
 _DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
 _DRIVE = re.compile(r"[A-Za-z]:")
-# Actions of a Go template. Strings in one may hold the text that would end it.
-_STRING = r'"(?:\\.|[^"\\\n])*"|`[^`]*`' + r"|'(?:\\.|[^'\\\n])*'|/\*.*?\*/"
-_ACTION = re.compile(r"\{\{-?\s*(?P<body>(?:" + _STRING + r"|(?!\}\}).)*?)\s*-?\}\}", re.DOTALL)
-_BLOCKS = frozenset({"if", "range", "with", "define", "block"})
-_WORD = re.compile(r"[A-Za-z]+\b")
 _PATH_LENGTH_MAX = 512
 FILES_MAX = 1000
 NOTHING_TEXT = "neither 'from' or 'files' was specified"
@@ -98,27 +93,3 @@ def license_texts(value: object) -> list[str]:
             return [item for item in value if item]
         case _:
             raise InvalidRequest("license must be a string or an array of strings", param="license")
-
-
-def go_template_fault(text: str) -> str | None:
-    """Describe the first fault of a Go template; None if there is none that shows without running it.
-
-    Go templates are shown and never run: this checks that actions are closed and blocks end.
-    """
-    open_blocks: list[str] = []
-    position = 0
-    for found in _ACTION.finditer(text):
-        if "{{" in text[position : found.start()] or not found["body"]:
-            return "an action is empty or not closed"
-        position = found.end()
-        word = _WORD.match(found["body"])
-        name = word.group() if word is not None else ""
-        if name in ("else", "end") and not open_blocks:
-            return f"there is an {name} without a block"
-        if name in _BLOCKS:
-            open_blocks.append(name)
-        elif name == "end":
-            open_blocks.pop()
-    if "{{" in text[position:]:
-        return "an action is not closed"
-    return f"a block of {open_blocks[-1]} is not ended" if open_blocks else None

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from pydantic import Field
 
-from common.chat_templates import is_jinja
+from common.chat_templates import go_template_fault, is_jinja
 from common.errors import InvalidRequest, ModelNotFound, NotSupported, PunaError, TemplateFailed
 from common.telemetry.logs import get_logger
 from gateway.answers.feed import Feed
@@ -20,7 +20,6 @@ from gateway.core.models.creation import (
     blob_digest,
     check_origin,
     checked_files,
-    go_template_fault,
     license_texts,
     new_name,
 )

@@ -1,12 +1,12 @@
 """Checks of the options of a new model: all those of a Create that need no file. Pure."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TypeVar
 
 import orjson
 
+from common.chat_templates import go_template_fault
 from common.errors import InvalidRequest
 
 TEXT_BYTES_MAX = 1024 * 1024  # of any text; a longer one could not be read back
@@ -16,63 +16,19 @@ PARAMETERS_MAX = 200
 MESSAGES_MAX = 1000
 FAMILY_CHARACTERS_MAX = 80
 Json = TypeVar("Json")
-_ACTION = re.compile(r"\{\{-?\s*(/\*.*?\*/|.*?)\s*-?\}\}", re.DOTALL)
-_STRING = re.compile(r'"(?:\\.|[^"\\\n])*"|`[^`]*`')
-_OPENING = frozenset({"if", "range", "with", "define", "block"})
-BLOCKS_DEEP_MAX = 100
 
 
 def check_texts(texts: Mapping[str, str]) -> None:
     """Texts by the field that they came in.
 
     Raises:
-        InvalidRequest: one is too long.
+        InvalidRequest: one is too long, or actions or blocks of the template do not end.
     """
     for field, text in texts.items():
         if len(text.encode()) > TEXT_BYTES_MAX:
             raise InvalidRequest(f"{field} has more than {TEXT_BYTES_MAX} bytes", param=field)
-    if texts.get("template"):
-        check_template(texts["template"])
-
-
-def check_template(text: str) -> None:
-    """Check the outline of a Go template: actions close, and blocks end. It is shown and never run.
-
-    Raises:
-        InvalidRequest: an action or a block does not end, or one ends that never began.
-    """
-    blanked = _STRING.sub(
-        lambda found: '"' + "_" * (len(found[0]) - 2) + '"' if _is_inside(text, found.start()) else found[0], text
-    )
-    open_blocks: list[str] = []
-    for action in _ACTION.finditer(blanked):
-        word = action[1].split(maxsplit=1)[0] if action[1] else ""
-        if word in _OPENING:
-            open_blocks.append(word)
-        elif word == "else" and not open_blocks:
-            raise _bad("else without a block that it belongs to")
-        elif word == "end":
-            if not open_blocks:
-                raise _bad("end without a block that it ends")
-            open_blocks.pop()
-        elif not word:
-            raise _bad("an action without words")
-        if len(open_blocks) > BLOCKS_DEEP_MAX:
-            raise _bad(f"more than {BLOCKS_DEEP_MAX} blocks in each other")
-    rest = _ACTION.sub("", blanked)
-    if "{{" in rest:
-        raise _bad("an action does not end")
-    if open_blocks:
-        raise _bad(f"{open_blocks[-1]} without an end")
-
-
-def _is_inside(text: str, position: int) -> bool:
-    """Return True if a position lies in an action: after the last opening there is no closing."""
-    return text.rfind("{{", 0, position) > text.rfind("}}", 0, position)
-
-
-def _bad(text: str) -> InvalidRequest:
-    return InvalidRequest(f"template error: {text}", param="template")
+    if fault := go_template_fault(texts.get("template", "")):
+        raise InvalidRequest(f"template error: {fault}", param="template")
 
 
 def check_word(field: str, text: str) -> None:

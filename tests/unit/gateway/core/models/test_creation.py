@@ -7,7 +7,6 @@ from gateway.core.models.creation import (
     blob_digest,
     check_origin,
     checked_files,
-    go_template_fault,
     is_relative_path,
     license_texts,
     new_name,
@@ -77,38 +76,6 @@ def test_names_and_licenses() -> None:
     assert license_texts(None) == []
     with pytest.raises(InvalidRequest):
         license_texts({"a": 1})
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "plain",
-        "{{ .Prompt }}",
-        '{{- range .Messages }}{{ if eq .Role "user" }}{{ .C }}{{ else if .System }}x{{ else }}y{{ end }}{{ end -}}',
-        '{{ "}}" }}{{/* a {{ comment */}}',
-        '{{ define "x" }}{{ end }}{{ with .A }}{{ end }}',
-        "{{ $end := 1 }}{{ .end }}",
-    ],
-)
-def test_go_templates_that_can_be_one(text: str) -> None:
-    assert go_template_fault(text) is None
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{{ .Prompt",
-        "{{ if .A }}",
-        "{{ end }}",
-        "{{ else }}",
-        "{{ }}",
-        "{{ range .A }}{{ if .B }}{{ end }}",
-        "{{ .A }} {{",
-    ],
-)
-def test_go_templates_that_cannot(text: str) -> None:
-    assert go_template_fault(text) is not None
 
 
 def test_a_slow_client_has_ten_seconds_and_then_its_rate() -> None:

@@ -5,44 +5,6 @@ import pytest
 
 from common.errors import InvalidRequest
 from runner.core.store import creation
-from runner.core.store.creation import BLOCKS_DEEP_MAX, check_template
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "",
-        "plain text",
-        "{{ .Prompt }}",
-        "{{- if .System }}<s>{{ .System }}</s>{{ end -}}",
-        '{{ range .Messages }}{{ if eq .Role "user" }}{{ .Content }}{{ else if .X }}y{{ else }}x{{ end }}{{ end }}',
-        '{{ "}} in a text" }}{{ `{{ raw` }}',
-        'quotes outside of actions hide nothing: "{{ if .A }}" and {{ end }}',
-        "{{/* a comment with {{ if */}}",
-        'it\'s "quoted" outside {{ .Prompt }} and "{{ .System }}"',
-        "{{ if .A }}" * BLOCKS_DEEP_MAX + "{{ end }}" * BLOCKS_DEEP_MAX,
-    ],
-)
-def test_templates_that_close_what_they_open_pass(template: str) -> None:
-    check_template(template)
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{ .Prompt",
-        "{{ if .A }}",
-        "{{ end }}",
-        "{{ else }}",
-        "{{ if .A }}{{ end }}{{ end }}",
-        "{{ }}",
-        "{{ range .A }}{{ if .B }}{{ end }}",
-        "{{ if .A }}" * (BLOCKS_DEEP_MAX + 1) + "{{ end }}" * (BLOCKS_DEEP_MAX + 1),
-    ],
-)
-def test_templates_that_do_not_are_refused(template: str) -> None:
-    with pytest.raises(InvalidRequest, match="template error"):
-        check_template(template)
 
 
 @pytest.mark.parametrize("name", ["m.gguf", "a/b/m-00001-of-00002.gguf", "with space.gguf", "x" * 250 + ".gguf"])
