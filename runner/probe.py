@@ -6,19 +6,11 @@ copies inside it.
 """
 
 import argparse
-import asyncio
-import signal
 import sys
-from typing import Any
 
-import uvloop
 from google.protobuf import json_format
-from grpc import aio
 
-from common.errors import ModelUnavailable, StartupError
-from common.grpc.server import bind_server
-from common.telemetry.logs import configure_logs
-from protos import cluster_pb2, probe_pb2, probe_pb2_grpc
+from protos import cluster_pb2, probe_pb2
 from runner.core.devices.devices import HOST_POOL, DeviceType
 from runner.core.devices.memory import HostMemory
 from runner.engine.devices import devices as engine
@@ -39,8 +31,6 @@ _TYPES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this mode."""
-    parser.add_argument("--listen", metavar="ADDRESS", help="serve puna.v1.Probe there instead of printing once")
-    parser.add_argument("--insecure", action="store_true", help="allow an address that other machines can reach")
     parser.add_argument(
         "--rpc", action="append", default=[], metavar="HOST:PORT", help="also list the devices lent by this RPC server"
     )
@@ -52,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report as JSON, or serve it.
+    """Print the report as JSON.
 
-    0 success, 1 an address or an RPC server is unusable, 6 the device to test is not listed, 7 it does not compute.
+    0 success, 1 an RPC server is unusable, 6 the device to test is not listed, 7 it does not compute.
     """
     if not engine.has_rpc():
         print(f"puna runner probe: warning: {engine.RPC_MISSING}", file=sys.stderr)
@@ -63,12 +53,8 @@ def run(args: argparse.Namespace) -> int:
             report = test_device(args.check, args.backend, args.rpc, speed=not args.no_speed)
         else:
             report = list_devices(args.rpc)
-        if args.listen is None:
-            print(json_format.MessageToJson(report, preserving_proto_field_name=True))
-        else:
-            configure_logs(service="probe")
-            uvloop.run(_serve(args.listen, args.rpc, insecure=args.insecure))
-    except (StartupError, RpcUnusable, ValueError) as error:
+        print(json_format.MessageToJson(report, preserving_proto_field_name=True))
+    except (RpcUnusable, ValueError) as error:
         return _refuse(str(error), 1)
     except DeviceNotListed as error:
         return _refuse(str(error), EXIT_NOT_LISTED)
@@ -142,39 +128,3 @@ def _to_device(device: engine.OpenDevice, ram: HostMemory) -> cluster_pb2.Device
         message.free_bytes = min(ram.free_bytes, message.total_bytes)
         message.free_source = ram.source
     return message
-
-
-class ProbeServicer(probe_pb2_grpc.ProbeServicer):
-    """puna.v1.Probe. Each call asks anew, off the event loop."""
-
-    def __init__(self, rpc_endpoints: list[str]) -> None:
-        self._rpc_endpoints = rpc_endpoints
-
-    async def ListDevices(  # noqa: N802
-        self,
-        request: probe_pb2.ListDevicesRequest,  # noqa: ARG002
-        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
-    ) -> probe_pb2.ProbeReport:
-        """Return the devices, with memory as it is now."""
-        try:
-            return await asyncio.to_thread(list_devices, self._rpc_endpoints)
-        except RpcUnusable as error:
-            raise ModelUnavailable(str(error), retry_after_s=1.0) from error
-
-
-async def _serve(listen: str, rpc_endpoints: list[str], *, insecure: bool) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    server = bind_server(
-        listen,
-        register=lambda grpc_server: probe_pb2_grpc.add_ProbeServicer_to_server(
-            ProbeServicer(rpc_endpoints), grpc_server
-        ),
-        services=[probe_pb2.DESCRIPTOR.services_by_name["Probe"].full_name],
-        insecure=insecure,
-    )
-    await server.start()
-    print(server.address, flush=True)
-    await stop.wait()
-    await server.stop(0.2)

@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from common.spec.layout import Layout
-from protos import probe_pb2, probe_pb2_grpc
 from runner.core.model.model_files import ModelFiles
 from runner.inspect import describe_file
 from runner.measure import measure
@@ -56,28 +54,6 @@ def test_the_probe_lists_the_cpu_with_ram_from_the_kernel_and_not_from_the_engin
     assert 0 < int(cpu["free_bytes"]) < int(cpu["total_bytes"])
     assert {"CPU", "RPC"} <= set(report["backends"])
     assert "llama-cpp-python 0.3.36" in report["engine_build"]
-
-
-def test_the_probe_answers_over_grpc_and_ends_at_a_signal() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "runner", "probe", "--listen", "127.0.0.1:0"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    with process.stdout, grpc.insecure_channel(process.stdout.readline().strip()) as channel:
-        stub = probe_pb2_grpc.ProbeStub(channel)
-        report = stub.ListDevices(probe_pb2.ListDevicesRequest(), timeout=30)
-        assert "cpu" in {device.id for device in report.devices}
-        process.terminate()
-        assert process.wait(60) == 0
-
-
-def test_an_address_that_others_could_reach_needs_consent() -> None:
-    done = run_mode("probe", "--listen", "0.0.0.0:0")
-    assert done.returncode == 1
-    assert "PUNA_INSECURE" in done.stderr
 
 
 def test_a_lent_device_is_listed_with_the_memory_that_its_server_reports(lent: str) -> None:
@@ -327,9 +303,9 @@ def test_an_engine_without_rpc_is_named_with_what_to_do(
     from runner.engine.bindings import ggml
 
     monkeypatch.setattr(ggml, "rpc_add_server", None)
-    assert probe.run(argparse.Namespace(listen=None, rpc=[], insecure=False, check="")) == 0
+    assert probe.run(argparse.Namespace(rpc=[], check="")) == 0
     assert "built without GGML_RPC" in capsys.readouterr().err
-    assert probe.run(argparse.Namespace(listen=None, rpc=["127.0.0.1:1"], insecure=False, check="")) == 1
+    assert probe.run(argparse.Namespace(rpc=["127.0.0.1:1"], check="")) == 1
     assert "run make setup" in capsys.readouterr().err
 
 
