@@ -23,25 +23,32 @@ from gateway.http.ollama.bodies import (
     GenerateChunk,
     LegacyEmbeddingAnswer,
     LegacyEmbeddingBody,
+    RunningList,
     ShowBody,
+    ShownModel,
+    StatusAnswer,
+    TagList,
+    VersionAnswer,
 )
 from gateway.http.ollama.embeddings import OllamaEmbeddings
-from gateway.http.ollama.model_bodies import RunningList, ShownModel, StatusAnswer, TagList, VersionAnswer
 from gateway.http.ollama.model_store import store_routes
 from gateway.http.ollama.models import OllamaModels
 from gateway.http.openai.absent_routes import absent_routes
 from gateway.http.openai.answers import OpenAiAnswers
-from gateway.http.openai.bodies import ChatCompletionAnswer, ChatCompletionBody, CompletionAnswer, CompletionBody
-from gateway.http.openai.models import AnyModel, AnyModelList, OpenAiModels
-from gateway.http.openai.responses_answers import ResponsesAnswers
-from gateway.http.openai.responses_bodies import (
+from gateway.http.openai.bodies import (
+    ChatCompletionAnswer,
+    ChatCompletionBody,
     CompactBody,
     CompactionObject,
+    CompletionAnswer,
+    CompletionBody,
     InputTokensAnswer,
     InputTokensBody,
     ResponseObject,
     ResponsesBody,
 )
+from gateway.http.openai.models import AnyModel, AnyModelList, OpenAiModels
+from gateway.http.openai.responses_answers import ResponsesAnswers
 from gateway.http.openai.vectors import EmbeddingsAnswer, EmbeddingsBody, OpenAiVectors, RerankAnswer, RerankBody
 from gateway.http.openapi import openapi_document
 from gateway.http.puna.aliases import alias_routes

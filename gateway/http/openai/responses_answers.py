@@ -12,7 +12,7 @@ from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
 from gateway.http.endpoint.service import Service, whole_answer
 from gateway.http.endpoint.streaming import SseStream
-from gateway.http.openai.responses_bodies import CompactBody, InputTokensBody, ResponsesBody
+from gateway.http.openai.bodies import CompactBody, InputTokensBody, ResponsesBody
 from gateway.http.openai.responses_calls import ID_LENGTH, CallItem, Item, call_item
 from gateway.http.openai.responses_compaction import compaction_item, kept_items, packed
 from gateway.http.openai.responses_requests import REASONING_INCLUDE, compact_request, count_request, responses_request

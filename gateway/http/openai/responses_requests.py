@@ -12,7 +12,7 @@ from gateway.core.request.thinking import parse_effort, parse_think
 from gateway.core.request.tool_choice import offered_tools, openai_choice
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.service import Service, checked_options
-from gateway.http.openai.responses_bodies import CompactBody, ConversationBody, InputTokensBody, ResponsesBody
+from gateway.http.openai.bodies import CompactBody, ConversationBody, InputTokensBody, ResponsesBody
 from gateway.http.openai.responses_compaction import COMPACTION_TOKENS_MAX, PROMPT
 from gateway.http.openai.responses_items import ReadItems, read_items
 from gateway.http.openai.responses_tools import Ignored, ToolTable

@@ -15,7 +15,7 @@ from gateway.http.endpoint.fields import check_names
 from gateway.http.endpoint.route_errors import OF_NODES, OF_THE_CLUSTER
 from gateway.http.endpoint.router import Route
 from gateway.http.endpoint.service import Service
-from gateway.http.puna.operation_bodies import (
+from gateway.http.puna.bodies import (
     ConfigAnswer,
     DrainedNode,
     HealthAnswer,

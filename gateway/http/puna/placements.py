@@ -26,24 +26,20 @@ from gateway.http.endpoint.route_errors import OF_LOADS, OF_MODEL_NAMES, OF_NODE
 from gateway.http.endpoint.router import Route
 from gateway.http.endpoint.service import Service, checked_options
 from gateway.http.endpoint.streaming import stream_ndjson
-from gateway.http.puna.operation_bodies import (
-    ClearedDevice,
-)
-from gateway.http.puna.placement_answers import (
-    ConstraintsAndPlacements,
-    ConstraintsAnswer,
-    ExplanationAnswer,
-    Forgotten,
-    PlacementList,
-    Unloaded,
-)
-from gateway.http.puna.placement_bodies import (
+from gateway.http.puna.bodies import (
     SLOTS_MAX,
     ClearDeviceBody,
+    ClearedDevice,
+    ConstraintsAndPlacements,
+    ConstraintsAnswer,
     ConstraintsBody,
     ExplainBody,
+    ExplanationAnswer,
+    Forgotten,
     LoadBody,
+    PlacementList,
     UnloadBody,
+    Unloaded,
 )
 from gateway.keys.visits import may_use
 from gateway.replicas.replicas import ReplicaPool

@@ -6,7 +6,7 @@ from cli.core.constraint_words import constraints_of_words
 from common.byte_sizes import BYTES_MAX, parse_byte_size
 from common.errors import InvalidRequest
 from gateway.http.endpoint.fields import validated
-from gateway.http.puna.placement_bodies import ConstraintsBody
+from gateway.http.puna.bodies import ConstraintsBody
 from runner.core.devices.device_settings import parse_amounts
 from scheduler.core.values.constraint_fields import parse_constraints
 

@@ -9,7 +9,7 @@ from gateway.http.endpoint.fields import validated
 from gateway.http.endpoint.service import Service
 from gateway.http.ollama.bodies import ChatBody, GenerateBody
 from gateway.http.openai.bodies import ChatCompletionBody
-from gateway.http.puna.placement_bodies import ConstraintsBody, ExplainBody
+from gateway.http.puna.bodies import ConstraintsBody, ExplainBody
 from gateway.http.routes import make_routes
 
 MESSAGES = [{"role": "user", "content": "hi"}]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from gateway.core.models.routes import ModelInfo, ReplicaInfo, ReplicaState, RouteInfo
-from gateway.http.puna.placement_answers import PlacementAnswer
+from gateway.http.puna.bodies import PlacementAnswer
 from gateway.http.puna.placements import placements_of
 from gateway.replicas.replicas import ReplicaPool
 
