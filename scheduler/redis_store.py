@@ -2,6 +2,8 @@
 
 All keys share the hash tag {sched}, so that a cluster keeps them on one node. Scripts run in one step.
 
+Records are JSON that only grows; unknown fields of a newer build are ignored.
+
 {sched}:leader      the leader's lease; expires by itself
 {sched}:fence       the highest fence given out; only grows
 {sched}:placements  hash: placement id → {"version": n, "record": {…}}
@@ -15,18 +17,21 @@ All keys share the hash tag {sched}, so that a cluster keeps them on one node. S
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 import orjson
 from redis.exceptions import RedisError
 
 from common.clock import Clock
-from common.errors import StaleFence, StartupError
+from common.errors import InvalidRequest, StaleFence, StartupError
 from common.redis_client import open_redis
+from common.spec import codecs
+from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
 from scheduler import metrics
-from scheduler.core.sizes.margins import NO_MARGINS, Margins
+from scheduler.converters import MEMORY_REPORT
+from scheduler.core.sizes.margins import LOADS_KEPT, NO_MARGINS, MarginKey, Margins
 from scheduler.core.state.effects import (
     RemoveDesired,
     SaveAlias,
@@ -36,21 +41,98 @@ from scheduler.core.state.effects import (
     SaveMargins,
     Write,
 )
+from scheduler.core.values.asked import Asked
+from scheduler.core.values.constraint_fields import FIELD_NAMES, parse_constraints, written_constraints
 from scheduler.core.values.constraints import Constraints
-from scheduler.core.values.desired import DesiredPlacement
+from scheduler.core.values.desired import DesiredPlacement, Phase
+from scheduler.core.values.memory import MemoryReport
 from scheduler.core.values.routing_table import ModelAlias
-from scheduler.records import (
-    decode,
-    decode_alias,
-    decode_constraints,
-    decode_drain,
-    decode_margins,
-    encode,
-    encode_alias,
-    encode_constraints,
-    encode_drain,
-    encode_margins,
-)
+
+Record = dict[str, Any]
+# What is raised by reading a record that is none.
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, InvalidRequest)
+
+
+def encode(record: DesiredPlacement) -> Record:
+    """Return a placement as its record."""
+    written = {field.name: getattr(record, field.name) for field in fields(record)}
+    return written | {"spec_digest": record.spec_digest, "layout": codecs.LAYOUT.to_json(record.layout)}
+
+
+def decode(record: Record) -> DesiredPlacement:
+    """Return a placement from its record; raises one of `UNREADABLE`."""
+    planned, asked = record.get("planned"), record.get("asked") or {}
+    return DesiredPlacement(
+        placement_id=str(record["placement_id"]),
+        generation=int(record["generation"]),
+        phase=Phase(record["phase"]),
+        node_id=str(record["node_id"]),
+        model_name=str(record["model_name"]),
+        model_digest=str(record["model_digest"]),
+        layout=_layout(record["layout"]),
+        planned=_report(planned) if planned is not None else None,
+        keep_alive_ms=record.get("keep_alive_ms"),
+        keep_alive_heard=int(record.get("keep_alive_heard", 0)),
+        asked=Asked(
+            context_tokens=asked.get("context_tokens"),
+            options=codecs.LOAD_OPTIONS.from_json(asked.get("options") or {}),
+        ),
+    )
+
+
+def _layout(written: Record) -> Layout:
+    for name in ("devices", "context_tokens", "slots", "batch_tokens"):
+        written[name]  # every version has written them: a record without one is broken
+    return codecs.LAYOUT.from_json(written)
+
+
+def _report(written: Record) -> MemoryReport:
+    for part in (*written["devices"], written["host"]):
+        for name in ("device_id", "weights_bytes", "cache_bytes", "graph_bytes"):
+            part[name]  # likewise
+    return MEMORY_REPORT.from_json(written)
+
+
+def decode_constraints(record: Record) -> Constraints:
+    """Return constraints from their record, which `written_constraints` makes; raises one of `UNREADABLE`."""
+    return parse_constraints({name: value for name, value in record.items() if name in FIELD_NAMES})
+
+
+def _encode_margins(margins: Margins) -> dict[str, Record]:
+    """Return learned margins as records, each under a name of its own."""
+    records: dict[str, Record] = {
+        f"loads/{key.build}/{key.architecture}/{key.device_kind}{'/split' if key.is_split else ''}": {
+            **asdict(key),
+            "residuals": residuals,
+            "shares": margins.shares.get(key, ()),
+        }
+        for key, residuals in margins.residuals.items()
+    }
+    for (digest, kind), extra in margins.exhausted.items():
+        records[f"exhausted/{digest}/{kind}"] = {"model_digest": digest, "device_kind": kind, "extra_bytes": extra}
+    return records
+
+
+def _decode_margins(record: Record) -> Margins:
+    """Return one piece of what was learned."""
+    kind = str(record["device_kind"])
+    if "model_digest" in record:
+        return Margins(exhausted={(str(record["model_digest"]), kind): int(record["extra_bytes"])})
+    key = MarginKey(
+        build=str(record["build"]),
+        architecture=str(record["architecture"]),
+        device_kind=kind,
+        is_split=bool(record.get("is_split", False)),
+    )
+    residuals = tuple(int(count) for count in record["residuals"])[-LOADS_KEPT:]
+    shares = tuple(float(share) for share in record.get("shares", ()))[-LOADS_KEPT:]
+    return Margins(residuals={key: residuals}, shares={key: shares})
+
+
+def _decode_alias(record: Record) -> ModelAlias | None:
+    """Return an alias; None: the record that only says that there may be some."""
+    return ModelAlias(name=str(record["name"]), target=str(record["target"])) if record else None
+
 
 LEADER = "{sched}:leader"
 FENCE = "{sched}:fence"
@@ -181,22 +263,22 @@ class RedisStore:
     async def load_margins(self) -> Margins:
         """Load the margins that leaders have learned. An unreadable one stays stored."""
         margins = NO_MARGINS
-        for piece in (await self._load(MARGINS, decode_margins)).values():
+        for piece in (await self._load(MARGINS, _decode_margins)).values():
             margins = margins.with_all(piece)
         return margins
 
     async def load_drains(self) -> dict[str, float]:
         """Load the time that sequences may take to end, by drained node. An unreadable one stays stored."""
-        return await self._load(DRAINS, decode_drain)
+        return await self._load(DRAINS, lambda record: float(record["budget_s"]))
 
     async def load_aliases(self) -> dict[str, ModelAlias] | None:
         """Read the aliases by key; None: none was ever written here. An unreadable one is skipped and left there."""
-        records = await self._load(ALIASES, decode_alias)
+        records = await self._load(ALIASES, _decode_alias)
         if not records:
             return None
         return {key: alias for key, alias in records.items() if alias is not None}
 
-    async def _load(self, key: str, read: Callable[[bytes], Result]) -> dict[str, Result]:
+    async def _load(self, key: str, read: Callable[[Record], Result]) -> dict[str, Result]:
         stored: dict[str, str] = await self._ask("load", lambda: self._redis.hgetall(key))
         self._versions = {known: version for known, version in self._versions.items() if known[0] != key}
         records: dict[str, Result] = {}
@@ -204,8 +286,8 @@ class RedisStore:
             try:
                 fields = orjson.loads(text)
                 self._versions[key, name] = int(fields["version"])
-                records[name] = read(orjson.dumps(fields["record"]))
-            except (ValueError, KeyError, TypeError) as error:
+                records[name] = read(fields["record"])
+            except UNREADABLE as error:
                 log.warning("store.unreadable_record", key=key, name=name, text=str(error))
         return records
 
@@ -221,22 +303,25 @@ class RedisStore:
                 await self._put(fence, PLACEMENTS, effect.record.placement_id, encode(effect.record))
             case RemoveDesired():
                 if (PLACEMENTS, effect.placement_id) in self._versions:
-                    await self._put(fence, PLACEMENTS, effect.placement_id, "")
+                    await self._put(fence, PLACEMENTS, effect.placement_id, None)
             case SaveConstraints():
-                text = "" if effect.constraints is None else encode_constraints(effect.constraints)
-                await self._put(fence, CONSTRAINTS, effect.model_name, text)
+                written = None if effect.constraints is None else written_constraints(effect.constraints)
+                await self._put(fence, CONSTRAINTS, effect.model_name, written)
             case SaveMargins():
-                for name, text in encode_margins(effect.margins).items():
-                    await self._put(fence, MARGINS, name, text)
+                for name, record in _encode_margins(effect.margins).items():
+                    await self._put(fence, MARGINS, name, record)
             case SaveDrain():
-                text = "" if effect.budget_s is None else encode_drain(effect.budget_s)
-                await self._put(fence, DRAINS, effect.node_id, text)
+                drain = None if effect.budget_s is None else {"budget_s": effect.budget_s}
+                await self._put(fence, DRAINS, effect.node_id, drain)
             case SaveAlias():
                 if (ALIASES, ALIASES_MARK) not in self._versions:
-                    await self._put(fence, ALIASES, ALIASES_MARK, "{}")
-                await self._put(fence, ALIASES, effect.key, "" if effect.alias is None else encode_alias(effect.alias))
+                    await self._put(fence, ALIASES, ALIASES_MARK, {})
+                alias = None if effect.alias is None else asdict(effect.alias)
+                await self._put(fence, ALIASES, effect.key, alias)
 
-    async def _put(self, fence: int, key: str, name: str, text: str) -> None:
+    async def _put(self, fence: int, key: str, name: str, record: Record | None) -> None:
+        """Write a record; None: remove it."""
+        text = "" if record is None else orjson.dumps(record, option=orjson.OPT_SORT_KEYS).decode()
         keys = [FENCE, key]
         arguments: list[str | int] = [fence, name, self._versions.get((key, name), 0), text]
         status, answer = await self._ask("write", lambda: self._write(keys=keys, args=arguments))

@@ -1,5 +1,7 @@
 """Options of a replica are kept, and readable by the version before and the next."""
 
+from typing import Any
+
 import orjson
 import pytest
 
@@ -9,7 +11,7 @@ from protos import cluster_pb2
 from scheduler.converters import from_asked, to_asked, to_runner
 from scheduler.core.values.asked import NOTHING_ASKED, Asked
 from scheduler.core.values.desired import DesiredPlacement, Phase
-from scheduler.records import decode, encode
+from scheduler.redis_store import decode, encode
 
 EVERYTHING = Asked(
     context_tokens=768,
@@ -32,35 +34,41 @@ def record(asked: Asked) -> DesiredPlacement:
     )
 
 
+def stored(placement: DesiredPlacement) -> dict[str, Any]:
+    """A record as it comes back from the store."""
+    fields: dict[str, Any] = orjson.loads(orjson.dumps(encode(placement)))
+    return fields
+
+
 @pytest.mark.parametrize("asked", [NOTHING_ASKED, EVERYTHING, ZEROES])
 def test_what_was_asked_is_stored_and_crosses_unchanged(asked: Asked) -> None:
-    assert decode(encode(record(asked))) == record(asked)
+    assert decode(stored(record(asked))) == record(asked)
     assert to_asked(from_asked(asked)) == asked
     assert to_runner(cluster_pb2.RunnerRecord(asked=from_asked(asked))).asked == asked
 
 
 @pytest.mark.parametrize("written", [None, {}, {"context_tokens": None, "options": None}])
 def test_a_record_of_the_version_before_asks_for_nothing(written: object) -> None:
-    fields = orjson.loads(encode(record(EVERYTHING)))
+    fields = stored(record(EVERYTHING))
     del fields["asked"]
     if written is not None:
         fields["asked"] = written
-    assert decode(orjson.dumps(fields)) == record(NOTHING_ASKED)
+    assert decode(fields) == record(NOTHING_ASKED)
 
 
 def test_the_version_before_finds_its_fields_as_they_were() -> None:
-    fields = orjson.loads(encode(record(EVERYTHING)))
-    before = orjson.loads(encode(record(NOTHING_ASKED)))
+    fields = stored(record(EVERYTHING))
+    before = stored(record(NOTHING_ASKED))
     assert {name for name in fields if fields[name] != before[name]} == {"asked"}
     assert fields["spec_digest"] == before["spec_digest"]
 
 
 def test_what_a_later_version_adds_is_ignored() -> None:
-    fields = orjson.loads(encode(record(EVERYTHING)))
+    fields = stored(record(EVERYTHING))
     fields["asked"]["later"] = 1
     fields["asked"]["options"]["later"] = {"more": 2}
     fields["later"] = 3
-    assert decode(orjson.dumps(fields)) == record(EVERYTHING)
+    assert decode(fields) == record(EVERYTHING)
 
 
 def test_a_runner_of_an_older_host_has_no_options() -> None:
