@@ -8,7 +8,7 @@ from common.errors import InvalidRequest
 from gateway.core.request.answers import Message
 from gateway.http.anthropic.blocks import BLOCKS_MAX, hidden_signature
 from gateway.http.anthropic.bodies import AnthropicMessage
-from gateway.http.anthropic.conversation import MessagesReader
+from gateway.http.anthropic.requests import MessagesReader
 
 HELLO = {"role": "user", "content": "hi"}
 USE = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"at": "sky"}}
