@@ -19,10 +19,10 @@ from common.telemetry.logs import configure_logs
 from protos import cluster_pb2
 from runner.core.layout.cache_sizes import padded
 from runner.core.layout.layout import cache_cells
+from runner.core.layout.load_log import MemoryClass, find_refusal
 from runner.core.layout.memory_report import MemoryUse, extrapolate
 from runner.core.layout.moved_layer import MovedLayer
 from runner.core.layout.projector import widened
-from runner.core.layout.refusals import MemoryClass, find_refusal
 from runner.core.model.description import Pooling
 from runner.core.model.model_files import ModelFiles
 from runner.core.pooled.pooling import pooled_layout

@@ -5,8 +5,8 @@ from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2
 from runner.core.layout.layout import cache_cells, resolve_layout
+from runner.core.layout.load_log import MemoryClass
 from runner.core.layout.memory_report import ClassBytes
-from runner.core.layout.refusals import MemoryClass
 from runner.core.layout.reservation import cache_bytes_max, host_shortage_bytes, needs_counting
 from runner.core.model.model_files import ModelFiles
 from runner.engine.bindings.gguf_header import open_gguf_header

@@ -12,7 +12,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as llama
 
-from runner.core.layout.load_notes import NOTED
+from runner.core.layout.load_log import NOTED
 from runner.engine.bindings.ggml import Function, bind, library
 
 _short = ctypes.PyDLL(library._name)

@@ -7,7 +7,7 @@ is too small costs a whole load.
 from collections.abc import Mapping, Sequence
 from ctypes import c_size_t, c_void_p
 
-from runner.core.layout.refusals import BufferRefusal, MemoryClass
+from runner.core.layout.load_log import BufferRefusal, MemoryClass
 from runner.engine.bindings import ggml
 
 # A larger buffer than the device takes in one piece is tried in pieces; fewer than this many, whatever it says.

@@ -8,7 +8,7 @@ from common.spec.layout import Layout, SplitMode
 from common.telemetry.logs import get_logger
 from runner.core.layout.cache_sizes import block_cache_bytes
 from runner.core.layout.layout import COPIES_BYTES_MAX, COPIES_MAX
-from runner.core.layout.load_notes import parse_notes
+from runner.core.layout.load_log import parse_notes
 from runner.core.layout.memory_layers import LayerFacts, Mismatch, split_layers
 from runner.core.layout.memory_report import BufferUse, ClassBytes, MemoryUse, sum_by_device
 from runner.core.layout.moved_layer import MovedLayer, choose_move, known_layer

@@ -8,7 +8,7 @@ import ctypes
 from pathlib import Path
 
 from common.errors import BadModelFile
-from runner.core.layout.refusals import MemoryClass, find_refusal
+from runner.core.layout.load_log import MemoryClass, find_refusal
 from runner.core.model.model_files import AdapterFile
 from runner.engine.bindings import ggml
 from runner.engine.bindings.library import engine_log

@@ -9,7 +9,7 @@ import llama_cpp.llama_cpp as llama
 
 from common.errors import BadModelFile, DeviceMemoryExhausted, InsufficientMemory, InvalidRequest, PunaError
 from common.spec.layout import Layout
-from runner.core.layout.refusals import BufferRefusal, MemoryClass, find_refusal
+from runner.core.layout.load_log import BufferRefusal, MemoryClass, find_refusal
 from runner.engine.bindings import ggml
 from runner.engine.bindings.gguf_header import check_model_file
 from runner.engine.bindings.library import engine_log

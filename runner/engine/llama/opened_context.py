@@ -6,9 +6,8 @@ from typing import Any, TypeVar
 from common.spec.layout import FlashAttention, Layout
 from common.telemetry.logs import get_logger
 from runner.core.layout.layout import cache_cells
-from runner.core.layout.load_notes import parse_notes
+from runner.core.layout.load_log import MemoryClass, parse_notes
 from runner.core.layout.memory_report import MemoryUse
-from runner.core.layout.refusals import MemoryClass
 from runner.engine.bindings.library import engine_log
 from runner.engine.llama.accounting import (
     Count,

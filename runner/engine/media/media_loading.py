@@ -17,8 +17,8 @@ import llama_cpp.mtmd_cpp as mtmd
 from common.errors import BadModelFile, DeviceMemoryExhausted, InvalidRequest
 from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
+from runner.core.layout.load_log import MemoryClass, find_refusal
 from runner.core.layout.projector import largest_graph_bytes, projector_kind, whole_image_rows
-from runner.core.layout.refusals import MemoryClass, find_refusal
 from runner.core.sequence.media import EncodedImage, PreparedImage
 from runner.engine.bindings import cpp_map, ggml
 from runner.engine.bindings.gguf_header import open_gguf_header

@@ -9,8 +9,8 @@ import llama_cpp.llama_cpp as llama
 from common.errors import BadModelFile, PunaError, UnsupportedCapability
 from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
+from runner.core.layout.load_log import MemoryClass
 from runner.core.layout.memory_report import MemoryUse
-from runner.core.layout.refusals import MemoryClass
 from runner.core.model.description import Pooling
 from runner.core.model.model_files import ModelFiles
 from runner.core.pooled.pooling import pooled_layout, pooling_of

@@ -2,8 +2,7 @@
 
 import pytest
 
-from runner.core.layout.load_notes import NOTED, parse_notes
-from runner.core.layout.refusals import BufferRefusal, MemoryClass, find_refusal
+from runner.core.layout.load_log import NOTED, BufferRefusal, MemoryClass, find_refusal, parse_notes
 
 LINES = [
     "load_tensors: layer   0 assigned to device RPC0, is_swa = 1",
