@@ -39,6 +39,7 @@ from gateway.core.request.answers import (
     Think,
 )
 from gateway.core.request.logprobs import check_top_logprobs
+from gateway.core.request.model_names import given_model
 from gateway.core.request.option_table import OptionValue, check_options
 from gateway.http.endpoint.service import Service
 from protos import inference_pb2, inference_pb2_grpc, runner_pb2, scheduler_pb2, store_pb2
@@ -106,14 +107,14 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         by_text = request.WhichOneof("input") != "messages"
         chat = Chat(messages=messages_from_proto(request.messages.messages))
         prompt = RawPrompt(text=request.text) if by_text else chat
-        ids = await self._service.inference.models.tokenize(_checked_model(request.model), prompt)
+        ids = await self._service.inference.models.tokenize(given_model(request.model), prompt)
         return inference_pb2.TokenizeTextResponse(ids=ids)
 
     async def Detokenize(
         self, request: inference_pb2.DetokenizeIdsRequest, context: Context
     ) -> inference_pb2.DetokenizeIdsResponse:
         """Translate token ids to text."""
-        text = await self._service.inference.models.detokenize(_checked_model(request.model), list(request.ids))
+        text = await self._service.inference.models.detokenize(given_model(request.model), list(request.ids))
         return inference_pb2.DetokenizeIdsResponse(text=text.decode(errors="replace"))
 
     async def CountTokens(
@@ -121,7 +122,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> inference_pb2.CountTokensResponse:
         """Count the tokens that an answer would read."""
         chat, think = counted_from_proto(request), think_from_proto(request)
-        count = await self._service.inference.models.count(_checked_model(request.model), chat, think)
+        count = await self._service.inference.models.count(given_model(request.model), chat, think)
         return inference_pb2.CountTokensResponse(tokens=count)
 
     async def Embed(
@@ -185,7 +186,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         record = RequestRecord(dialect=Dialect.GRPC, route="LoadModel", method="grpc")
         record.begin_trace()
         load = self._service.inference.models.load(
-            _checked_model(request.model),
+            given_model(request.model),
             keep_alive_ms=request.keep_alive_ms if request.HasField("keep_alive_ms") else None,
             context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
             record=record,
@@ -212,14 +213,14 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
 
     async def ShowModel(self, request: inference_pb2.ShowModelRequest, context: Context) -> scheduler_pb2.ModelRoute:
         """Show one model."""
-        route = self._service.inference.models.known_route(_checked_model(request.model))
+        route = self._service.inference.models.known_route(given_model(request.model))
         return self._service.inference.models.routes.proto_of(route)
 
     async def UnloadModel(
         self, request: scheduler_pb2.UnloadModelRequest, context: Context
     ) -> scheduler_pb2.UnloadModelResponse:
         """Stop a model's replicas once they are idle."""
-        route = self._service.inference.models.known_route(_checked_model(request.model_name))
+        route = self._service.inference.models.known_route(given_model(request.model_name))
         return scheduler_pb2.UnloadModelResponse(replicas=await self._service.unload(route.model.name))
 
     async def PullModel(
@@ -262,7 +263,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         remaining_s = context.time_remaining()
         return AnswerRequest(
             dialect=Dialect.GRPC,
-            model=_checked_model(model),
+            model=given_model(model),
             prompt=prompt,
             options=_options(options),
             keep_alive_ms=self._keep_alive_ms(options),
@@ -275,19 +276,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         )
 
 
-def _checked_model(model: str) -> str:
-    """Return the name that a request gives.
-
-    Raises:
-        InvalidRequest: it gives none.
-    """
-    if not model:
-        raise InvalidRequest("model is required", param="model")
-    return model
-
-
 def _check(model: str, texts: list[str], param: str) -> None:
-    _checked_model(model)
+    given_model(model)
     if not 1 <= len(texts) <= INPUTS_MAX:
         raise InvalidRequest(f"{param} must have 1 to {INPUTS_MAX} items", param=param)
 

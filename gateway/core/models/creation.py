@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from common.errors import InvalidRequest, ModelNotFound, NotSupported
-from gateway.core.request.model_names import parse_model_name
+from gateway.core.request.model_names import given_model, parse_model_name
 
 _DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
 _DRIVE = re.compile(r"[A-Za-z]:")
@@ -32,10 +32,8 @@ def new_name(text: str) -> str:
     Raises:
         InvalidRequest: it is none.
     """
-    if not text:
-        raise InvalidRequest("model is required", param="model")
     try:
-        return parse_model_name(text).short
+        return parse_model_name(given_model(text)).short
     except ModelNotFound as error:
         raise InvalidRequest("invalid model name", param="model") from error
 

@@ -3,7 +3,7 @@
 import functools
 from dataclasses import dataclass
 
-from common.errors import ModelNotFound
+from common.errors import InvalidRequest, ModelNotFound
 from common.model_names import DEFAULT_HOST, DEFAULT_NAMESPACE, split_model_name
 
 # Every request asks for its model's name several times. Only names are kept, and those are short.
@@ -37,6 +37,17 @@ class ModelName:
 def model_not_found(name: str) -> ModelNotFound:
     """Build the error for a name that no node has, with the text that clients compare."""
     return ModelNotFound(f"model '{name}' not found", param="model")
+
+
+def given_model(name: str) -> str:
+    """Return the name that a request gives.
+
+    Raises:
+        InvalidRequest: it gives none.
+    """
+    if not name:
+        raise InvalidRequest("model is required", param="model")
+    return name
 
 
 @functools.lru_cache(maxsize=_NAMES_CACHED_MAX)

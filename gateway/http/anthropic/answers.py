@@ -11,7 +11,7 @@ from gateway.http.anthropic.bodies import CountTokensBody, MessagesBody
 from gateway.http.anthropic.requests import chat_of, check_max_tokens, hides_thinking, messages_request, think_of
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
-from gateway.http.endpoint.service import Service, whole_answer
+from gateway.http.endpoint.service import Endpoints, whole_answer
 from gateway.http.endpoint.streaming import SseStream, named_event
 
 _ID_LENGTH = 24
@@ -135,11 +135,8 @@ class MessageMaker:
         return {"type": "content_block_delta", "index": self._index, "delta": delta}
 
 
-@dataclass(frozen=True, slots=True)
-class AnthropicAnswers:
+class AnthropicAnswers(Endpoints):
     """The two endpoints."""
-
-    service: Service
 
     async def messages(self, exchange: Exchange) -> None:
         """POST /v1/messages."""
@@ -156,15 +153,14 @@ class AnthropicAnswers:
         )
         async with self.service.feed(request, exchange.record) as feed:
             if body.stream:
-                stream = SseStream(
+                await SseStream(
                     exchange=exchange,
                     feed=feed,
                     objects=maker.events,
                     commit_s=self.service.stream_commit_s,
                     named=True,
                     heartbeat=named_event({"type": "ping"}),
-                )
-                await stream.run()
+                ).run()
                 return
             delta, done = await whole_answer(feed)
         await exchange.respond_json(maker.whole(delta, done))
@@ -172,7 +168,7 @@ class AnthropicAnswers:
     async def count_tokens(self, exchange: Exchange) -> None:
         """POST /v1/messages/count_tokens: rendered and tokenized exactly as an answer would be."""
         body = validated(CountTokensBody, await exchange.json())
-        count = await self.service.inference.models.count(body.model, chat_of(exchange, body), think_of(body))
+        count = await self.models.count(body.model, chat_of(exchange, body), think_of(body))
         edits = {"context_management": {"original_input_tokens": count}} if body.context_management is not None else {}
         await exchange.respond_json({"input_tokens": count, **edits})
 

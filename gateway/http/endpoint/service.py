@@ -13,6 +13,7 @@ from gateway.answers.choices import ChoiceEvent, merge_choices
 from gateway.answers.feed import EndOfFeed, Feed
 from gateway.answers.inference import Inference
 from gateway.answers.live import LiveRequests
+from gateway.answers.model_access import ModelAccess
 from gateway.answers.record import RequestRecord
 from gateway.core.keys.keys import Scope
 from gateway.core.prepare.estimates import answer_tokens, question_tokens
@@ -173,6 +174,23 @@ class Service:
         """Return True if the caller may set the load options, keep_alive and template of replicas."""
         key = current_key()
         return self.trusts_strangers if key is None else Scope.MODELS_WRITE in key.scopes
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Base of the endpoints of one part of the API."""
+
+    service: Service
+
+    @property
+    def models(self) -> ModelAccess:
+        """The cluster's models, as the caller may see them."""
+        return self.service.inference.models
+
+    @property
+    def scheduler(self) -> SchedulerClient:
+        """The client of the scheduler."""
+        return self.service.scheduler
 
 
 def checked_options(

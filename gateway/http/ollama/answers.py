@@ -24,7 +24,7 @@ from gateway.core.request.answers import (
 from gateway.core.request.logprobs import logprob_entries
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
-from gateway.http.endpoint.service import Service, whole_answer
+from gateway.http.endpoint.service import Endpoints, whole_answer
 from gateway.http.endpoint.streaming import stream_ndjson
 from gateway.http.ollama.bodies import ChatBody, GenerateBody, OllamaAnswerBody
 from gateway.http.ollama.requests import chat_request, generate_request
@@ -104,11 +104,8 @@ class ChunkMaker:
         return self.chunk(Delta()) | {"done": True, "done_reason": reason}
 
 
-@dataclass(frozen=True, slots=True)
-class OllamaAnswers:
+class OllamaAnswers(Endpoints):
     """The two endpoints that answer."""
-
-    service: Service
 
     async def generate(self, exchange: Exchange) -> None:
         """POST /api/generate."""
@@ -130,7 +127,7 @@ class OllamaAnswers:
         exchange.record.stream = body.stream
         maker.debug = exchange.record if exchange.wants_debug else None
         if body.debug_render_only and not is_empty:
-            rendered = await self.service.inference.models.render(request)
+            rendered = await self.models.render(request)
             info = {"rendered_template": rendered, "image_count": len(images_of(request.prompt))}
             await exchange.respond_json(maker.chunk(Delta()) | {"_debug_info": info})
         elif is_empty:
@@ -145,7 +142,7 @@ class OllamaAnswers:
 
     async def _load_or_unload(self, exchange: Exchange, request: AnswerRequest, maker: ChunkMaker) -> None:
         if request.keep_alive_ms == 0:
-            route = self.service.inference.models.known_route(request.model)
+            route = self.models.known_route(request.model)
             exchange.record.model = route.model.name
             await self.service.unload(route.model.name)
             await exchange.respond_json(maker.loaded("unload"))

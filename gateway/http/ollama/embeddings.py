@@ -1,23 +1,20 @@
 """POST /api/embed and /api/embeddings."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from common.errors import InvalidRequest
 from gateway.core.prepare.vectors import Embedded, EmbedQuestion, check_embeds, check_input_count
 from gateway.core.request.answers import Dialect
+from gateway.core.request.model_names import given_model
 from gateway.core.request.option_table import whole_number
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
-from gateway.http.endpoint.service import Service, checked_options
+from gateway.http.endpoint.service import Endpoints, checked_options
 from gateway.http.ollama.bodies import EmbedBody, LegacyEmbeddingBody
 
 
-@dataclass(frozen=True, slots=True)
-class OllamaEmbeddings:
+class OllamaEmbeddings(Endpoints):
     """Vectors, in Ollama's words."""
-
-    service: Service
 
     async def embed(self, exchange: Exchange) -> None:
         """POST /api/embed."""
@@ -46,12 +43,11 @@ class OllamaEmbeddings:
         self, exchange: Exchange, body: EmbedBody | LegacyEmbeddingBody, texts: tuple[str, ...], *, normalize: bool
     ) -> Embedded | None:
         """Return the vectors; None if there was nothing to embed, and the model was loaded only."""
-        if not body.model:
-            raise InvalidRequest("model is required", param="model")
+        given_model(body.model)
         keep_alive_ms = self.service.keep_alive_ms(body.keep_alive)
         options = checked_options(self.service, exchange, body.options)
         if not texts:
-            check_embeds(self.service.inference.models.known_route(body.model).model)
+            check_embeds(self.models.known_route(body.model).model)
             await self.service.load(body.model, keep_alive_ms, exchange.record)
             return None
         question = EmbedQuestion(

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ from gateway.core.models.creation import (
     new_name,
 )
 from gateway.core.models.stored_model import ROLES
+from gateway.core.request.model_names import given_model
 from gateway.core.request.option_table import check_options
 from gateway.http.endpoint.blob_body import BlobBody
 from gateway.http.endpoint.exchange import Exchange
@@ -31,7 +31,7 @@ from gateway.http.endpoint.fields import Body, validated
 from gateway.http.endpoint.response_model import ResponseModel
 from gateway.http.endpoint.route_errors import NEVER_THERE, OF_STORES
 from gateway.http.endpoint.router import Route
-from gateway.http.endpoint.service import Service
+from gateway.http.endpoint.service import Endpoints, Service
 from gateway.http.endpoint.streaming import stream_ndjson
 from gateway.http.ollama.bodies import OllamaMessage
 from protos import store_pb2
@@ -95,11 +95,8 @@ class StatusLine(ResponseModel):
     completed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ModelStore:
+class ModelStore(Endpoints):
     """Endpoints that change the models of the cluster."""
-
-    service: Service
 
     async def pull(self, exchange: Exchange) -> None:
         """POST /api/pull."""
@@ -125,7 +122,7 @@ class ModelStore:
         destination = new_name(body.destination)
         check_visible(destination)
         try:
-            route = self.service.inference.models.known_route(body.source)
+            route = self.models.known_route(body.source)
         except ModelNotFound as error:
             raise ModelNotFound(f'model "{body.source}" not found', param="source") from error
         exchange.record.model = route.model.name
@@ -135,10 +132,7 @@ class ModelStore:
     async def delete(self, exchange: Exchange) -> None:
         """DELETE /api/delete."""
         body = validated(DeleteBody, await exchange.json())
-        name = body.model or body.name
-        if not name:
-            raise InvalidRequest("model is required", param="model")
-        route = self.service.inference.models.stored_route(name)
+        route = self.models.stored_route(given_model(body.model or body.name))
         exchange.record.model = route.model.name
         await self.service.whole(self.service.stores.delete(route), exchange.record)
         await exchange.respond(200, b"", {})
@@ -184,7 +178,7 @@ class ModelStore:
         check_origin(body.base, body.files, body.quantize)
         files = checked_files(body.files, param="files")
         adapters = checked_files(body.adapters, param="adapters")
-        base = self.service.inference.models.known_route(body.base).model.name if body.base else ""
+        base = self.models.known_route(body.base).model.name if body.base else ""
         for unknown in check_options(body.parameters).unknown:
             log.warning("option.ignored", option=unknown[:64])
         for message in body.messages:
@@ -209,7 +203,7 @@ class ModelStore:
 
     async def _check_template(self, template: str) -> None:
         if is_jinja(template):
-            await self.service.inference.models.prompts.check(template)
+            await self.models.prompts.check(template)
         elif fault := go_template_fault(template):
             raise TemplateFailed(f"template error: {fault}", param="template")
 

@@ -3,12 +3,10 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import orjson
 
 from common.clock import MS_PER_S, NS_PER_MS, rfc3339_ns
-from common.errors import InvalidRequest
 from gateway.core.models.aliases import ListedModel
 from gateway.core.models.chat_template import TemplateChoice
 from gateway.core.models.model_card import (
@@ -22,11 +20,11 @@ from gateway.core.models.model_card import (
 )
 from gateway.core.models.routes import ModelInfo, ReplicaInfo, ReplicaState, RouteInfo
 from gateway.core.prepare.capabilities import check_usable
-from gateway.core.request.model_names import parse_model_name
+from gateway.core.request.model_names import given_model, parse_model_name
 from gateway.core.request.option_table import check_options
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
-from gateway.http.endpoint.service import Service
+from gateway.http.endpoint.service import Endpoints
 from gateway.http.ollama.bodies import ShowBody
 
 # The level of Ollama's API that is spoken here; clients compare it.
@@ -35,11 +33,8 @@ NEVER = "9999-12-31T23:59:59Z"
 _DEFAULT_KEEP_ALIVE_MS = 5 * 60 * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class OllamaModels:
+class OllamaModels(Endpoints):
     """Models of the cluster, in Ollama's format."""
-
-    service: Service
 
     async def root(self, exchange: Exchange) -> None:
         """GET /: liveness for clients; a browser is redirected to the page."""
@@ -59,29 +54,26 @@ class OllamaModels:
 
     async def tags(self, exchange: Exchange) -> None:
         """GET /api/tags."""
-        models = self.service.inference.models.listed()
         holders = await self.service.stores.holders()
-        await exchange.respond_json({"models": [self._tag(model, holders) for model in models]})
+        await exchange.respond_json({"models": [self._tag(model, holders) for model in self.models.listed()]})
 
     async def running(self, exchange: Exchange) -> None:
         """GET /api/ps."""
         now_ms = time.time_ns() // NS_PER_MS
-        routes = [route for route in self.service.inference.models.visible() if route.replicas]
+        routes = [route for route in self.models.visible() if route.replicas]
         models = [self._running(route, now_ms) for route in routes]
         await exchange.respond_json({"models": sorted(models, key=lambda m: str(m["expires_at"]), reverse=True)})
 
     async def show(self, exchange: Exchange) -> None:
         """POST /api/show."""
         body = validated(ShowBody, await exchange.json())
-        name = body.model or body.name
-        if not name:
-            raise InvalidRequest("model is required", param="model")
-        route = self.service.inference.models.known_route(name)
+        name = given_model(body.model or body.name)
+        route = self.models.known_route(name)
         check_usable(route.model)
         exchange.record.model = route.model.name
-        models = self.service.inference.models
-        shown = _shown(route, models.template_of(route.model), await models.prompts.flaw_of(route.model), body)
-        if (alias := self.service.inference.models.resolve(name)[1]) is not None:
+        flaw = await self.models.prompts.flaw_of(route.model)
+        shown = _shown(route, self.models.template_of(route.model), flaw, body)
+        if (alias := self.models.resolve(name)[1]) is not None:
             shown["alias_of"] = alias.target
         await self._add_headers(shown, route.model, verbose=body.verbose)
         answer = await asyncio.to_thread(orjson.dumps, shown) if body.verbose else orjson.dumps(shown)
@@ -110,7 +102,7 @@ class OllamaModels:
             "nodes": sorted(serving | holders.get(parse_model_name(own_name).key, frozenset())),
             **({"alias_of": listed.alias_of} if listed.alias_of else {}),
             **({"error": model.error} if model.error else {}),
-            **({"template_flaw": flaw} if (flaw := self.service.inference.models.prompts.flaw_seen(model)) else {}),
+            **({"template_flaw": flaw} if (flaw := self.models.prompts.flaw_seen(model)) else {}),
         }
 
     def _running(self, route: RouteInfo, now_ms: int) -> dict[str, object]:

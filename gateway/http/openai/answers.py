@@ -19,7 +19,7 @@ from gateway.core.request.answers import (
 from gateway.core.request.logprobs import legacy_logprobs, logprob_entries
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
-from gateway.http.endpoint.service import Service
+from gateway.http.endpoint.service import Endpoints
 from gateway.http.endpoint.streaming import SseStream
 from gateway.http.openai.bodies import ChatCompletionBody, CompletionBody, OpenAiAnswerBody
 from gateway.http.openai.requests import chat_requests, completion_requests
@@ -160,11 +160,8 @@ def _call_piece(call: CallDelta) -> dict[str, object]:
     return {"index": call.index, "id": call.id, "type": "function", "function": function}
 
 
-@dataclass(frozen=True, slots=True)
-class OpenAiAnswers:
+class OpenAiAnswers(Endpoints):
     """The two endpoints that answer."""
-
-    service: Service
 
     async def chat(self, exchange: Exchange) -> None:
         """POST /v1/chat/completions."""
@@ -186,7 +183,7 @@ class OpenAiAnswers:
         self, exchange: Exchange, body: OpenAiAnswerBody, *, is_chat: bool, with_logprobs: bool
     ) -> OpenAiAnswer:
         exchange.record.stream = body.stream
-        route = self.service.inference.models.meant_route(body.model)
+        route = self.models.meant_route(body.model)
         digest = route.model.digest[:_DIGEST_SHOWN] if route is not None else ""
         return OpenAiAnswer(
             is_chat=is_chat,
@@ -203,13 +200,12 @@ class OpenAiAnswers:
     ) -> None:
         async with self.service.choices_feed(requests, exchange.record) as feed:
             if body.stream:
-                stream = SseStream(
+                await SseStream(
                     exchange=exchange,
                     feed=feed,
                     objects=lambda item: answer.chunks(item, len(requests)),
                     commit_s=self.service.stream_commit_s,
-                )
-                await stream.run()
+                ).run()
                 return
             deltas: list[list[Delta]] = [[] for _ in requests]
             async for item in feed:

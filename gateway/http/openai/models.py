@@ -1,7 +1,6 @@
 """GET /v1/models and /v1/models/{id}, in OpenAI's dialect, and in Anthropic's for its clients."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field, RootModel
@@ -12,7 +11,7 @@ from gateway.core.models.routes import ReplicaState, RouteInfo
 from gateway.core.prepare.capabilities import THINKING, VISION
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.response_model import ResponseModel
-from gateway.http.endpoint.service import Service
+from gateway.http.endpoint.service import Endpoints
 
 # A client that sends this header reads the same routes in Anthropic's form.
 ANTHROPIC_VERSION = "anthropic-version"
@@ -77,15 +76,12 @@ class AnyModelList(RootModel[ModelList | AnthropicModelList]):
     """Every model; with the header `anthropic-version` as Anthropic has it."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenAiModels:
+class OpenAiModels(Endpoints):
     """Models of the cluster, in OpenAI's format, or in Anthropic's for its clients."""
-
-    service: Service
 
     async def list_all(self, exchange: Exchange) -> None:
         """GET /v1/models."""
-        listed = self.service.inference.models.listed()
+        listed = self.models.listed()
         if ANTHROPIC_VERSION in exchange.headers:
             await exchange.respond_json(_anthropic_list([one.route for one in listed]))
             return
@@ -95,12 +91,12 @@ class OpenAiModels:
 
     async def get(self, exchange: Exchange) -> None:
         """GET /v1/models/{id}; ids may contain slashes. The answer echoes the id as asked."""
-        route = self.service.inference.models.known_route(exchange.path_value)
+        route = self.models.known_route(exchange.path_value)
         exchange.record.model = route.model.name
         if ANTHROPIC_VERSION in exchange.headers:
             await exchange.respond_json(_anthropic_object(route) | {"id": exchange.path_value})
             return
-        _, alias = self.service.inference.models.resolve(exchange.path_value)
+        _, alias = self.models.resolve(exchange.path_value)
         shown = self._model_object(route, route.model.name if alias is not None else "")
         await exchange.respond_json(shown | {"id": exchange.path_value})
 
@@ -116,7 +112,7 @@ class OpenAiModels:
                 "context_length": model.context_tokens,
                 "capabilities": list(model.capabilities),
                 "alias_of": alias_of or None,
-                "template_flaw": self.service.inference.models.prompts.flaw_seen(model) or None,
+                "template_flaw": self.models.prompts.flaw_seen(model) or None,
             },
         }
 

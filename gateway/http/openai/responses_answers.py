@@ -10,7 +10,7 @@ from gateway.core.request.answers import AnswerEvent, Delta, Done, FinishReason,
 from gateway.core.request.logprobs import logprob_entries
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
-from gateway.http.endpoint.service import Service, whole_answer
+from gateway.http.endpoint.service import Endpoints, whole_answer
 from gateway.http.endpoint.streaming import SseStream
 from gateway.http.openai.bodies import CompactBody, InputTokensBody, ResponsesBody
 from gateway.http.openai.responses_calls import ID_LENGTH, CallItem, Item, call_item
@@ -237,11 +237,8 @@ def _new_message() -> Item:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class ResponsesAnswers:
+class ResponsesAnswers(Endpoints):
     """The endpoints."""
-
-    service: Service
 
     async def create(self, exchange: Exchange) -> None:
         """POST /v1/responses."""
@@ -257,15 +254,14 @@ class ResponsesAnswers:
         )
         async with self.service.feed(read.request, exchange.record) as feed:
             if body.stream:
-                stream = SseStream(
+                await SseStream(
                     exchange=exchange,
                     feed=feed,
                     objects=maker.events,
                     commit_s=self.service.stream_commit_s,
                     named=True,
                     failure=maker.failed,
-                )
-                await stream.run()
+                ).run()
                 return
             delta, done = await whole_answer(feed)
         await exchange.respond_json(maker.whole(delta, done))
@@ -274,7 +270,7 @@ class ResponsesAnswers:
         """POST /v1/responses/input_tokens: rendered and tokenized exactly as an answer would be."""
         body = validated(InputTokensBody, await exchange.json())
         chat, think = count_request(self.service, exchange, body)
-        count = await self.service.inference.models.count(body.model, chat, think)
+        count = await self.models.count(body.model, chat, think)
         await exchange.respond_json({"object": "response.input_tokens", "input_tokens": count})
 
     async def compact(self, exchange: Exchange) -> None:

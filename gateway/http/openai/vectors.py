@@ -1,7 +1,6 @@
 """POST /v1/embeddings and /v1/rerank."""
 
 import base64
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -14,7 +13,7 @@ from gateway.core.request.option_table import whole_number
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import Between, Body, validated
 from gateway.http.endpoint.response_model import ResponseModel
-from gateway.http.endpoint.service import Service, checked_options
+from gateway.http.endpoint.service import Endpoints, checked_options
 from gateway.http.openai.bodies import LABEL_LENGTH_MAX, Count
 from gateway.http.openai.requests import is_token_ids
 
@@ -92,11 +91,8 @@ class RerankAnswer(ResponseModel):
     meta: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenAiVectors:
+class OpenAiVectors(Endpoints):
     """Vectors and scores, in OpenAI's, Jina's and Cohere's words."""
-
-    service: Service
 
     async def embeddings(self, exchange: Exchange) -> None:
         """POST /v1/embeddings."""

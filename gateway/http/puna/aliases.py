@@ -1,23 +1,21 @@
 """/puna/v1/aliases: second names of models."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from pydantic import Field
 
-from common.errors import InvalidRequest
 from common.telemetry.logs import get_logger
 from gateway.answers.model_access import check_visible
 from gateway.core.keys.keys import Scope
 from gateway.core.models.aliases import Alias, is_open, new_alias
-from gateway.core.request.model_names import parse_model_name
+from gateway.core.request.model_names import given_model, parse_model_name
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import OwnBody, validated
 from gateway.http.endpoint.response_model import ResponseModel
 from gateway.http.endpoint.route_errors import OF_MODEL_NAMES, OF_THE_CLUSTER
 from gateway.http.endpoint.router import Route
-from gateway.http.endpoint.service import Service
+from gateway.http.endpoint.service import Endpoints, Service
 from gateway.keys.visits import may_use
 
 log = get_logger()
@@ -72,11 +70,8 @@ def alias_routes(service: Service) -> list[Route]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Aliases:
+class Aliases(Endpoints):
     """Aliases, stored by the scheduler. Once a call that sets one returns, the next call can use it."""
-
-    service: Service
 
     async def list_all(self, exchange: Exchange) -> None:
         """GET /puna/v1/aliases: those that the caller may use, by name."""
@@ -87,14 +82,13 @@ class Aliases:
     async def put(self, exchange: Exchange) -> None:
         """PUT /puna/v1/aliases/{alias}: point it to a model, whatever it pointed to before."""
         body = validated(AliasBody, await exchange.json())
-        if not body.model:
-            raise InvalidRequest("model is required", param="model")
+        given_model(body.model)
         name = new_alias(exchange.path_value)
         check_visible(name)
         check_visible(body.model)
         target = parse_model_name(body.model).short
-        route = self.service.inference.models.routes.find(target)
-        stored = await self.service.scheduler.put_alias(name, route.model.name if route is not None else target)
+        route = self.models.routes.find(target)
+        stored = await self.scheduler.put_alias(name, route.model.name if route is not None else target)
         alias = Alias(name=stored.name, target=stored.target)
         await self._until(lambda known: known.get(parse_model_name(name).key) == alias)
         await exchange.respond_json(self._shown(alias))
@@ -103,19 +97,19 @@ class Aliases:
         """DELETE /puna/v1/aliases/{alias}."""
         name = new_alias(exchange.path_value)
         check_visible(name)
-        was_set = await self.service.scheduler.remove_alias(name)
+        was_set = await self.scheduler.remove_alias(name)
         await self._until(lambda known: parse_model_name(name).key not in known)
         await exchange.respond_json({"alias": name, "was_set": was_set})
 
     def _known(self) -> Mapping[str, Alias]:
-        return self.service.inference.models.routes.aliases
+        return self.models.routes.aliases
 
     def _shown(self, alias: Alias) -> dict[str, object]:
-        exists = self.service.inference.models.routes.find(alias.target) is not None
+        exists = self.models.routes.find(alias.target) is not None
         return {"alias": alias.name, "model": alias.target, "exists": exists}
 
     async def _until(self, holds: Callable[[Mapping[str, Alias]], bool]) -> None:
         """Wait until the routes of this gateway say so, too."""
-        routes = self.service.inference.models.routes
+        routes = self.models.routes
         if not await routes.until(lambda: holds(routes.aliases), SHOWN_WITHIN_S):
             log.warning("alias.not_shown")

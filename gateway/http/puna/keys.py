@@ -1,6 +1,5 @@
 """/puna/v1/keys: make, list and revoke API keys."""
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -18,7 +17,7 @@ from gateway.http.endpoint.fields import Between, OwnBody, validated
 from gateway.http.endpoint.response_model import ResponseModel
 from gateway.http.endpoint.route_errors import OF_MADE_KEYS
 from gateway.http.endpoint.router import Route
-from gateway.http.endpoint.service import Service
+from gateway.http.endpoint.service import Endpoints, Service
 from gateway.keys.made_keys import MadeKeys
 from gateway.keys.visits import current_visit
 
@@ -81,11 +80,8 @@ class KeyList(ResponseModel):
     keys: list[KeyObject]
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(Endpoints):
     """For operators."""
-
-    service: Service
 
     @property
     def made(self) -> MadeKeys | None:

@@ -14,7 +14,7 @@ from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import check_names
 from gateway.http.endpoint.route_errors import OF_NODES, OF_THE_CLUSTER
 from gateway.http.endpoint.router import Route
-from gateway.http.endpoint.service import Service
+from gateway.http.endpoint.service import Endpoints, Service
 from gateway.http.puna.bodies import (
     ConfigAnswer,
     DrainedNode,
@@ -91,10 +91,9 @@ def operation_routes(service: Service) -> list[Route]:
 
 
 @dataclass(frozen=True, slots=True)
-class Operations:
+class Operations(Endpoints):
     """For operators and orchestrators."""
 
-    service: Service
     first_nodes: FirstNodes
 
     async def health(self, exchange: Exchange) -> None:
@@ -103,7 +102,7 @@ class Operations:
 
     async def ready(self, exchange: Exchange) -> None:
         """GET /readyz: requests are admitted. `waits_for` names what is missing before one can be answered."""
-        routes = self.service.inference.models.routes
+        routes = self.models.routes
         if self.service.draining:
             await exchange.respond_json({"status": "draining"}, status=503)
         elif not routes.heard:
@@ -119,16 +118,16 @@ class Operations:
 
     async def nodes(self, exchange: Exchange) -> None:
         """GET /puna/v1/nodes: the inventory as the scheduler sees it."""
-        inventory = await self.service.scheduler.list_nodes()
+        inventory = await self.scheduler.list_nodes()
         nodes = [
             {**node, **{name: _visible(node[name]) for name in ("runners", "crash_rows")}}
             for node in inventory_nodes(inventory)
         ]
-        await exchange.respond_json({"nodes": texts_shown(nodes, self.service.inference.models.shown)})
+        await exchange.respond_json({"nodes": texts_shown(nodes, self.models.shown)})
 
     async def targets(self, exchange: Exchange) -> None:
         """GET /puna/v1/targets: every page to scrape, in the format of Prometheus' HTTP service discovery."""
-        inventory = await self.service.scheduler.list_nodes()
+        inventory = await self.scheduler.list_nodes()
         dialled = exchange.headers.get("host", "")
         await exchange.respond_json(scrape_targets(inventory, self.service.addresses, dialled=dialled))
 
@@ -140,7 +139,7 @@ class Operations:
         node = exchange.path_value[:NODE_LENGTH_MAX]
         check_names(exchange.query, ("budget_s",), "parameter")
         budget_s = _budget_s(exchange.query.get("budget_s"))
-        replicas = await self.service.scheduler.drain(node, budget_s=budget_s)
+        replicas = await self.scheduler.drain(node, budget_s=budget_s)
         await exchange.respond_json(
             {"node": node, "state": "draining" if replicas else "drained", "draining_replicas": replicas}
         )
@@ -148,7 +147,7 @@ class Operations:
     async def undrain(self, exchange: Exchange) -> None:
         """POST /puna/v1/nodes/{node}/undrain: in use again."""
         node = exchange.path_value[:NODE_LENGTH_MAX]
-        await self.service.scheduler.undrain(node)
+        await self.scheduler.undrain(node)
         await exchange.respond_json({"node": node, "state": "ready"})
 
     async def config(self, exchange: Exchange) -> None:

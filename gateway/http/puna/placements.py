@@ -19,12 +19,13 @@ from gateway.core.keys.keys import Scope
 from gateway.core.models.routes import ReplicaInfo, ReplicaState, RouteInfo
 from gateway.core.request.answers import LoadEvent, LoadUpdate, Queued
 from gateway.core.request.load_options import load_options
+from gateway.core.request.model_names import given_model
 from gateway.core.request.option_table import PLACEMENT_RULES, SAMPLING_RULES, OptionValue, whole_number
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import check_names, validated
 from gateway.http.endpoint.route_errors import OF_LOADS, OF_MODEL_NAMES, OF_NODES, OF_THE_CLUSTER
 from gateway.http.endpoint.router import Route
-from gateway.http.endpoint.service import Service, checked_options
+from gateway.http.endpoint.service import Endpoints, Service, checked_options
 from gateway.http.endpoint.streaming import stream_ndjson
 from gateway.http.puna.bodies import (
     SLOTS_MAX,
@@ -62,8 +63,7 @@ def explain_question(query: Mapping[str, str]) -> ExplainBody:
         InvalidRequest: a parameter that there is not, or a value that it does not take; `param` is its name.
     """
     check_names(query, _KNOWN, "parameter")
-    if not query.get("model"):
-        raise InvalidRequest("model is required", param="model")
+    model = given_model(query.get("model", ""))
     options: dict[str, object] = {"require_gpu": _is_yes(query, "require_gpu")}
     for name in _OPTIONS:
         if (text := query.get(name)) is not None:
@@ -72,7 +72,7 @@ def explain_question(query: Mapping[str, str]) -> ExplainBody:
     if slots is not None and not (_WHOLE.fullmatch(slots) and 1 <= int(slots) <= SLOTS_MAX):
         raise InvalidRequest(f"slots must be a whole number from 1 to {SLOTS_MAX}", param="slots")
     return ExplainBody(
-        model=query["model"],
+        model=model,
         options=options,
         last=_is_yes(query, "last"),
         slots=int(slots) if slots is not None else None,
@@ -88,11 +88,8 @@ def _is_yes(query: Mapping[str, str], name: str) -> bool:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Placements:
+class Placements(Endpoints):
     """For operators."""
-
-    service: Service
 
     async def list_all(self, exchange: Exchange) -> None:
         """GET /puna/v1/placements: every replica in the routes, and every model that something is set for."""
@@ -101,7 +98,7 @@ class Placements:
         name = "" if named is None else self._known_name(named)
         placements = self._placements(named)
         try:
-            found = await self.service.scheduler.list_constraints(name)
+            found = await self.scheduler.list_constraints(name)
         except ModelUnavailable:
             models = None  # no scheduler answers; running replicas are known all the same
         else:
@@ -111,8 +108,8 @@ class Placements:
     async def get(self, exchange: Exchange) -> None:
         """GET /puna/v1/placements/{model}: what is set for a model, and its replicas."""
         name = self._known_name(exchange.path_value)
-        (model,) = await self.service.scheduler.list_constraints(name)
-        known = self.service.inference.models.routes.find(name) is not None
+        (model,) = await self.scheduler.list_constraints(name)
+        known = self.models.routes.find(name) is not None
         placements = self._placements(name) if known else []
         await exchange.respond_json({**constraints_from_proto(model), "placements": placements})
 
@@ -120,13 +117,13 @@ class Placements:
         """PUT /puna/v1/placements/{model}: set what is wanted of it; replaces what was set before."""
         body = validated(ConstraintsBody, await exchange.json())
         model = constraints_to_proto(self._known_name(exchange.path_value), body.model_dump())
-        answer = await self.service.scheduler.put_constraints(model)
+        answer = await self.scheduler.put_constraints(model)
         await exchange.respond_json(constraints_from_proto(answer))
 
     async def delete(self, exchange: Exchange) -> None:
         """DELETE /puna/v1/placements/{model}: forget what was set."""
         name = self._known_name(exchange.path_value)
-        was_set = await self.service.scheduler.remove_constraints(name)
+        was_set = await self.scheduler.remove_constraints(name)
         await exchange.respond_json({"model": name, "was_set": was_set})
 
     async def explain_get(self, exchange: Exchange) -> None:
@@ -144,7 +141,7 @@ class Placements:
         """
         body = validated(LoadBody, await exchange.json())
         options = self._checked(exchange, body.options)
-        load = self.service.inference.models.load(
+        load = self.models.load(
             body.model,
             keep_alive_ms=self.service.keep_alive_ms(body.keep_alive),
             context_tokens=whole_number(options.get("num_ctx")),
@@ -158,14 +155,14 @@ class Placements:
     async def unload(self, exchange: Exchange) -> None:
         """POST /puna/v1/unload: have the replicas of a model stopped that no constraint keeps."""
         body = validated(UnloadBody, await exchange.json())
-        name = self.service.inference.models.known_route(body.model).model.name
+        name = self.models.known_route(body.model).model.name
         exchange.record.model = name
         await exchange.respond_json({"model": name, "replicas": await self.service.unload(name)})
 
     async def clear_device(self, exchange: Exchange) -> None:
         """POST /puna/v1/devices/clear: have an excluded device tested again."""
         body = validated(ClearDeviceBody, await exchange.json())
-        answer = await self.service.scheduler.clear_device(body.device)
+        answer = await self.scheduler.clear_device(body.device)
         await exchange.respond_json(cleared_device(answer))
 
     async def _explain(self, exchange: Exchange, body: ExplainBody) -> None:
@@ -178,9 +175,9 @@ class Placements:
             wait_ms=EXPLAIN_WAIT_MS,
             slots=body.slots or 0,
         )
-        explanation = await self.service.scheduler.explain(request)
+        explanation = await self.scheduler.explain(request)
         exchange.record.model = explanation.model_name
-        shown = self.service.inference.models.shown
+        shown = self.models.shown
         await exchange.respond_json(texts_shown(explanation_from_proto(explanation), shown))
 
     def _checked(self, exchange: Exchange, options: Mapping[str, object]) -> Mapping[str, OptionValue]:
@@ -190,18 +187,15 @@ class Placements:
 
     def _known_name(self, model: str) -> str:
         """Return the name as the cluster has it; one that no node has stays as it is written."""
-        if not model:
-            raise InvalidRequest("model is required", param="model")
-        name, _ = self.service.inference.models.resolve(model)
-        route = self.service.inference.models.routes.find(name)
+        name, _ = self.models.resolve(given_model(model))
+        route = self.models.routes.find(name)
         return route.model.name if route is not None else name
 
     def _placements(self, requested: str | None) -> list[dict[str, object]]:
-        models = self.service.inference.models
         return placements_of(
             self.service.inference.dispatcher.pool,
-            models.visible(),
-            requested=None if requested is None else models.known_route(requested),
+            self.models.visible(),
+            requested=None if requested is None else self.models.known_route(requested),
         )
 
 

@@ -1,6 +1,5 @@
 """/puna/v1/tokenize and /puna/v1/detokenize."""
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -16,7 +15,7 @@ from gateway.http.endpoint.fields import Between, OwnBody, validated
 from gateway.http.endpoint.response_model import ResponseModel
 from gateway.http.endpoint.route_errors import OF_ANSWERS
 from gateway.http.endpoint.router import Route
-from gateway.http.endpoint.service import Service
+from gateway.http.endpoint.service import Endpoints, Service
 from gateway.http.ollama.bodies import OllamaMessage
 from gateway.http.ollama.requests import message_of
 
@@ -76,11 +75,8 @@ class DetokenizeAnswer(ResponseModel):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(Endpoints):
     """The vocabulary of a model, for clients."""
-
-    service: Service
 
     async def tokenize(self, exchange: Exchange) -> None:
         """POST /puna/v1/tokenize."""
@@ -89,16 +85,14 @@ class Tokens:
             raise InvalidRequest("give either text or messages", param="text")
         exchange.record.model = body.model
         think = parse_think(body.think)
-        models = self.service.inference.models
-        ids = await self.service.whole(models.tokenize(body.model, _prompt(body), think), exchange.record)
+        ids = await self.service.whole(self.models.tokenize(body.model, _prompt(body), think), exchange.record)
         await exchange.respond_json({"tokens": list(ids), "count": len(ids)})
 
     async def detokenize(self, exchange: Exchange) -> None:
         """POST /puna/v1/detokenize."""
         body = validated(DetokenizeBody, await exchange.json())
         exchange.record.model = body.model
-        models = self.service.inference.models
-        text = await self.service.whole(models.detokenize(body.model, body.tokens), exchange.record)
+        text = await self.service.whole(self.models.detokenize(body.model, body.tokens), exchange.record)
         await exchange.respond_json({"text": text.decode(errors="replace")})
 
 
