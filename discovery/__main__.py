@@ -51,10 +51,5 @@ async def serve(settings: DiscoverySettings, stop: asyncio.Event) -> None:
         await server.stop(STOP_GRACE_S)
 
 
-def main() -> int:
-    """Run discovery until a signal; 0 after an orderly stop, 1 if it cannot start."""
-    return run_service("discovery", DiscoverySettings, serve)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_service("discovery", DiscoverySettings, serve))

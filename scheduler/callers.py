@@ -1,7 +1,7 @@
 """Callers that wait for an answer of the core. Progress is newest-only, the outcome is never lost."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,13 +11,8 @@ from common.ids import random_id
 from common.telemetry import tracing
 from protos import scheduler_pb2
 from scheduler import metrics
-from scheduler.converters import LOADING, QUEUED, error_of
-from scheduler.core.state.effects import (
-    Answer,
-    AnswerFailed,
-    AnswerLoading,
-    AnswerQueued,
-)
+from scheduler.converters import LOADING, QUEUED
+from scheduler.core.state.effects import AnswerLoading, AnswerQueued
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,15 +31,12 @@ class Caller:
         self.changed.set()
 
     def answer(self, outcome: Any) -> None:
-        """Finish with an answer."""
+        """Finish with an answer, or with an error."""
         assert not self.outcome.done(), f"caller {self.id} was answered twice"
-        self.outcome.set_result(outcome)
-        self.changed.set()
-
-    def refuse(self, error: PunaError) -> None:
-        """Finish with an error."""
-        assert not self.outcome.done(), f"caller {self.id} was answered twice"
-        self.outcome.set_exception(error)
+        if isinstance(outcome, PunaError):
+            self.outcome.set_exception(outcome)
+        else:
+            self.outcome.set_result(outcome)
         self.changed.set()
 
     async def news(self) -> AsyncIterator[scheduler_pb2.EnsureModelEvent]:
@@ -91,35 +83,16 @@ class Callers:
             event = scheduler_pb2.EnsureModelEvent(queued=QUEUED.to_proto(effect))
         else:
             event = scheduler_pb2.EnsureModelEvent(loading=LOADING.to_proto(effect))
-        for caller_id in effect.callers:
-            if (caller := self._waiting.get(caller_id)) is not None:
-                caller.tell(event)
+        for caller in self._present(effect.callers):
+            caller.tell(event)
 
-    def answer_ready(self, callers: tuple[str, ...], route: scheduler_pb2.ModelRoute) -> None:
-        """Answer with the route of the running model."""
-        for caller_id in callers:
-            if (caller := self._waiting.get(caller_id)) is not None:
-                caller.answer(route)
+    def answer(self, callers: Sequence[str], outcome: Callable[[], Any]) -> None:
+        """Answer the callers that are still there; each gets an outcome of its own, which may be an error."""
+        for caller in self._present(callers):
+            caller.answer(outcome())
 
-    def answer_failed(self, effect: AnswerFailed) -> None:
-        """Answer with the fault. Each caller gets an exception of its own."""
-        for caller_id in effect.callers:
-            if (caller := self._waiting.get(caller_id)) is not None:
-                caller.refuse(error_of(effect.fault))
-
-    def answer_cleared(self, caller_id: str, outcome: scheduler_pb2.ClearDeviceResponse | PunaError) -> None:
-        """Answer with the result of a host's test of a device, or with its failure."""
-        if (caller := self._waiting.get(caller_id)) is None:
-            return
-        if isinstance(outcome, PunaError):
-            caller.refuse(outcome)
-        else:
-            caller.answer(outcome)
-
-    def answer_question(self, effect: Answer) -> None:
-        """Answer a caller's question."""
-        if (caller := self._waiting.get(effect.caller_id)) is not None:
-            caller.answer(effect)
+    def _present(self, callers: Sequence[str]) -> list[Caller]:
+        return [self._waiting[caller_id] for caller_id in callers if caller_id in self._waiting]
 
 
 def _settle(caller: Caller) -> None:

@@ -14,7 +14,7 @@ from runner.host.client import HostClient
 from scheduler import metrics
 from scheduler.borrowing import LendingFailedError, borrow, give_back, planned_on
 from scheduler.callers import Callers
-from scheduler.converters import MEMORY_REPORT, fault_of, from_asked, from_origin, to_runner
+from scheduler.converters import MEMORY_REPORT, error_of, fault_of, from_asked, from_origin, to_runner
 from scheduler.core.planning.lending import Loans
 from scheduler.core.state.effects import (
     AnswerFailed,
@@ -103,16 +103,17 @@ class Performer:
             case AnswerQueued() | AnswerLoading():
                 self._callers.tell(effect)
             case AnswerReady():
-                self._callers.answer_ready(effect.callers, self._board.route(effect.model_name))
+                route = self._board.route(effect.model_name)
+                self._callers.answer(effect.callers, lambda: route)
             case AnswerFailed():
                 metrics.REFUSALS.labels(reason=effect.fault.reason).inc(len(effect.callers))
-                self._callers.answer_failed(effect)
+                self._callers.answer(effect.callers, lambda: error_of(effect.fault))
             case PublishRoutes():
                 self._board.publish(effect)
             case Note():
                 _note(effect)
             case _:
-                self._callers.answer_question(effect)
+                self._callers.answer((effect.caller_id,), lambda: effect)
 
     def stop_commanding(self) -> None:
         """Drop all commands under way at the end of leadership. Loads continue at their hosts."""
@@ -240,9 +241,9 @@ class Performer:
             outcome = error
         except asyncio.CancelledError:
             ended = ModelUnavailable("this scheduler does not lead any more")
-            self._callers.answer_cleared(effect.caller_id, ended)
+            self._callers.answer((effect.caller_id,), lambda: ended)
             raise
-        self._callers.answer_cleared(effect.caller_id, outcome)
+        self._callers.answer((effect.caller_id,), lambda: outcome)
 
 
 def _note(note: Note) -> None:

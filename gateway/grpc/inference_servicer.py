@@ -221,7 +221,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> scheduler_pb2.UnloadModelResponse:
         """Stop a model's replicas once they are idle."""
         route = self._service.inference.models.known_route(given_model(request.model_name))
-        return scheduler_pb2.UnloadModelResponse(replicas=await self._service.unload(route.model.name))
+        return scheduler_pb2.UnloadModelResponse(replicas=await self._service.scheduler.unload_model(route.model.name))
 
     async def PullModel(
         self, request: inference_pb2.PullModelRequest, context: Context

@@ -136,7 +136,7 @@ class LoadJobs:
         self._listener = listener
         self._jobs: dict[LoadNeed, _Job] = {}
         self._route_changed = asyncio.Event()
-        routes.subscribe(self._on_routes)
+        routes.subscribe(self._route_changed.set)
 
     def start(self, need: LoadNeed, *, keep_alive_ms: int | None) -> None:
         """Load, unless that is happening already."""
@@ -247,9 +247,6 @@ class LoadJobs:
         except TimeoutError:
             log.debug("load.asked_again", model=need.model_name)
         return False
-
-    def _on_routes(self) -> None:
-        self._route_changed.set()
 
 
 class Dispatcher:

@@ -111,14 +111,6 @@ class Service:
         assert not isinstance(item, EndOfFeed)  # one item comes, or an error is raised
         return item
 
-    async def unload(self, model_name: str) -> int:
-        """Stop a model's idle replicas; return how many will stop.
-
-        Raises:
-            ModelUnavailable: there is no scheduler to order it.
-        """
-        return await self.scheduler.unload_model(model_name)
-
     async def all_answered(self) -> None:
         """Return once no answer is in progress."""
         while self.feeds:  # noqa: ASYNC110  # at most twice in a process's life; an event would cost every answer

@@ -144,7 +144,7 @@ class OllamaAnswers(Endpoints):
         if request.keep_alive_ms == 0:
             route = self.models.known_route(request.model)
             exchange.record.model = route.model.name
-            await self.service.unload(route.model.name)
+            await self.scheduler.unload_model(route.model.name)
             await exchange.respond_json(maker.loaded("unload"))
             return
         await self.service.load(request.model, request.keep_alive_ms, exchange.record)

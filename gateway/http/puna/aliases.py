@@ -75,7 +75,7 @@ class Aliases(Endpoints):
 
     async def list_all(self, exchange: Exchange) -> None:
         """GET /puna/v1/aliases: those that the caller may use, by name."""
-        known = self._known().values()
+        known = self.models.routes.aliases.values()
         found = [self._shown(alias) for alias in known if is_open(alias, may_use)]
         await exchange.respond_json({"aliases": sorted(found, key=lambda one: str(one["alias"]))})
 
@@ -100,9 +100,6 @@ class Aliases(Endpoints):
         was_set = await self.scheduler.remove_alias(name)
         await self._until(lambda known: parse_model_name(name).key not in known)
         await exchange.respond_json({"alias": name, "was_set": was_set})
-
-    def _known(self) -> Mapping[str, Alias]:
-        return self.models.routes.aliases
 
     def _shown(self, alias: Alias) -> dict[str, object]:
         exists = self.models.routes.find(alias.target) is not None

@@ -83,11 +83,6 @@ class KeyList(ResponseModel):
 class Keys(Endpoints):
     """For operators."""
 
-    @property
-    def made(self) -> MadeKeys | None:
-        """None where keys cannot be made: no file of keys, or no Redis."""
-        return self.service.made_keys
-
     async def list_all(self, exchange: Exchange) -> None:
         """GET /puna/v1/keys: every key that the caller may see, oldest first."""
         made, who = self._ready()
@@ -129,12 +124,13 @@ class Keys(Endpoints):
         await exchange.respond_json(self._shown(key, await made.last_used()))
 
     def _ready(self) -> tuple[MadeKeys, Key]:
-        if self.made is None:
+        made = self.service.made_keys
+        if made is None:
             raise NotSupported("this gateway makes no keys: that needs PUNA_API_KEYS_FILE and PUNA_REDIS_URL")
         visit = current_visit()
         assert visit is not None  # a gateway with a file of keys refuses requests without one
         assert visit.key is not None
-        return self.made, visit.key
+        return made, visit.key
 
     def _found(self, who: Key, key_id: str) -> Key:
         made, _ = self._ready()

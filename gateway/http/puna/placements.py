@@ -157,7 +157,7 @@ class Placements(Endpoints):
         body = validated(UnloadBody, await exchange.json())
         name = self.models.known_route(body.model).model.name
         exchange.record.model = name
-        await exchange.respond_json({"model": name, "replicas": await self.service.unload(name)})
+        await exchange.respond_json({"model": name, "replicas": await self.scheduler.unload_model(name)})
 
     async def clear_device(self, exchange: Exchange) -> None:
         """POST /puna/v1/devices/clear: have an excluded device tested again."""
