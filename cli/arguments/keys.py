@@ -57,22 +57,23 @@ def create_key(  # noqa: PLR0913, PLR0917  # every argument is an option of the 
     """Make a key, and show it this once."""
     from cli.commands import keys as commands
 
-    options = commands.KeyOptions(
-        owner=owner,
-        tenant=tenant or owner,
-        scopes=tuple(scope or commands.DEFAULT_SCOPES),
-        models=tuple(model or ()),
-        networks=tuple(network or ()),
-        band=band,
-        weight=weight,
-        requests_per_minute=rpm,
-        tokens_per_minute=tpm,
-        concurrency=concurrency,
-        tokens_per_day=tpd,
-        context_tokens=context,
-        expires=expires,
-    )
-    commands.create(options, file, via_api=via_api, as_json=as_json)
+    options = {
+        "owner": owner,
+        "tenant": tenant or owner,
+        "scopes": scope or ["infer", "embed", "models:read"],
+        "models": model,
+        "networks": network,
+        "band": band,
+        "weight": weight,
+        "requests_per_minute": rpm,
+        "tokens_per_minute": tpm,
+        "concurrency": concurrency,
+        "tokens_per_day": tpd,
+        "context_tokens": context,
+        "expires": expires,
+    }
+    wanted = {name: value for name, value in options.items() if value is not None}
+    commands.create(wanted, file, via_api=via_api, as_json=as_json)
 
 
 @app.command("list")

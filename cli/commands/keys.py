@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from gateway.core.keys.key_rules import ACTIVE_PER_OWNER
 from gateway.core.keys.keys import ID_LENGTH, SECRET_LENGTH, Key, Scope, digest_of, key_text
 from gateway.keys.key_store import PEPPER_BYTES, pepper_path, read_private
 
-DEFAULT_SCOPES = (Scope.INFER, Scope.EMBED, Scope.MODELS_READ)
 _FILE_NAME = "keys.json"
 _PATH = "/puna/v1/keys"
 _LIMITS = {
@@ -40,27 +39,8 @@ _HEADINGS = ("ID", "OWNER", "TENANT", "SCOPES", "MODELS", "BAND", "LIMITS", "EXP
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyOptions:
-    """Options of `puna keys create`."""
-
-    owner: str
-    tenant: str
-    scopes: tuple[str, ...]
-    models: tuple[str, ...] = ()
-    networks: tuple[str, ...] = ()
-    band: str = "normal"
-    weight: int = 1
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    concurrency: int | None = None
-    tokens_per_day: int | None = None
-    context_tokens: int | None = None
-    expires: str | None = None
-
-
-def create(options: KeyOptions, file: Path | None, *, via_api: bool = False, as_json: bool) -> None:
-    """Make a key; its text is printed and kept nowhere."""
+def create(options: Json, file: Path | None, *, via_api: bool = False, as_json: bool) -> None:
+    """Make a key; its text is printed and kept nowhere. `options`: as a gateway takes them, those that are set."""
     made, place = _made_at_gateway(options) if via_api else _made_in_file(options, _path(file))
     text = f"{made['key']}\nkept {place} as {made['id']}; the key itself is shown this once"
     print_answer(made, text, as_json=as_json)
@@ -84,21 +64,20 @@ def revoke(key_id: str, file: Path | None, *, via_api: bool = False, as_json: bo
     print_answer(fields, f"{fields['id']} is revoked", as_json=as_json)
 
 
-def _made_at_gateway(options: KeyOptions) -> tuple[Json, str]:
-    body = {name: value for name, value in asdict(options).items() if value not in (None, ())}
-    return Server.of().send("POST", _PATH, body), "by the gateways"
+def _made_at_gateway(options: Json) -> tuple[Json, str]:
+    return Server.of().send("POST", _PATH, options), "by the gateways"
 
 
-def _made_in_file(options: KeyOptions, path: Path) -> tuple[Json, str]:
+def _made_in_file(options: Json, path: Path) -> tuple[Json, str]:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     key_id, secret, now_unix_s = random_id("", ID_LENGTH), random_id("", SECRET_LENGTH), int(time.time())
     with _locked(path):
         pepper = _pepper(path)
         keys = _read(path) if path.exists() else []
-        active = [key for key in keys if key.owner == options.owner and key.is_active(now_unix_s)]
+        active = [key for key in keys if key.owner == options["owner"] and key.is_active(now_unix_s)]
         if len(active) >= ACTIVE_PER_OWNER:
             ids = " and ".join(key.id for key in active)
-            raise CommandFailed(f"{options.owner} has two keys that are good, {ids}; revoke one first")
+            raise CommandFailed(f"{options['owner']} has two keys that are good, {ids}; revoke one first")
         key = _new_key(options, key_id, digest_of(pepper, secret), now_unix_s)
         _write(path, [*keys, key])
     return {"key": key_text(key_id, secret), **_shown(key)}, f"in {path}"
@@ -115,14 +94,13 @@ def _revoked(path: Path, key_id: str) -> Key:
     return key
 
 
-def _new_key(options: KeyOptions, key_id: str, digest: str, now_unix_s: int) -> Key:
-    fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(options).items()}
+def _new_key(options: Json, key_id: str, digest: str, now_unix_s: int) -> Key:
     try:
-        expires_ms = None if options.expires is None else parse_go_duration_ms(options.expires)
+        expires_ms = parse_go_duration_ms(options["expires"]) if "expires" in options else None
         if expires_ms is not None and expires_ms < 1000:
             raise ValueError("expires must be a second at least")
         expires = None if expires_ms is None else now_unix_s + expires_ms // 1000
-        entry = fields | {"id": key_id, "digest": digest, "created": now_unix_s, "expires": expires}
+        entry = options | {"id": key_id, "digest": digest, "created": now_unix_s, "expires": expires}
         return read_key(entry, "the key")
     except ValueError as error:
         raise CommandFailed(f"{error}; scopes are {', '.join(Scope)}") from error

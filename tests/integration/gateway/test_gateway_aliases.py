@@ -8,7 +8,7 @@ import anthropic
 import openai
 import pytest
 
-from cli.commands.keys import KeyOptions, create
+from cli.commands.keys import create
 from gateway.client import Client
 from tests.integration.gateway.conftest import Cluster, StartCluster
 from tests.integration.gateway.scripted import MODEL_NAME, ScriptedScheduler, scripted_model
@@ -130,7 +130,7 @@ async def test_a_key_needs_both_names(
     file = tmp_path / "keys.json"
 
     def key_for(*models: str) -> str:
-        wish = KeyOptions(owner="-".join(models), tenant="t", scopes=("infer", "models:read"), models=models)
+        wish = {"owner": "-".join(models), "tenant": "t", "scopes": ["infer", "models:read"], "models": list(models)}
         create(wish, file, as_json=True)
         key: str = json.loads(capsys.readouterr().out)["key"]
         return key

@@ -17,7 +17,7 @@ import openai
 import pytest
 from grpc import aio
 
-from cli.commands.keys import KeyOptions, create, revoke
+from cli.commands.keys import create, revoke
 from common.errors import StartupError
 from gateway.app import running_gateway
 from gateway.core.keys.quotas import FAILURES_PER_MINUTE
@@ -42,7 +42,7 @@ class Keys:
     capsys: pytest.CaptureFixture[str]
 
     def create(self, owner: str = "ada", scopes: tuple[str, ...] = SCOPES, **wish: Any) -> str:
-        create(KeyOptions(owner=owner, tenant=owner, scopes=scopes, **wish), self.path, as_json=True)
+        create({"owner": owner, "tenant": owner, "scopes": list(scopes), **wish}, self.path, as_json=True)
         key: str = json.loads(self.capsys.readouterr().out)["key"]
         return key
 
@@ -308,7 +308,7 @@ async def test_tokens_are_reserved_and_settled_to_what_was_used(keys: Keys, star
 
 async def test_models_of_others_do_not_exist(keys: Keys, start: Callable[..., Any]) -> None:
     all_scopes = (*SCOPES, "models:write", "admin:cluster")
-    key, other = keys.create(models=("Demo",)), keys.create("bob", all_scopes, models=("another",))
+    key, other = keys.create(models=["Demo"]), keys.create("bob", all_scopes, models=["another"])
     async with start() as cluster:
         assert (await cluster.http.post(CHAT, json=BODY, headers=bearer(key))).status_code == 200
         async with openai_client(cluster, other) as client:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from grpc import aio
 
-from cli.commands.keys import KeyOptions, create
+from cli.commands.keys import create
 from common.errors import ModelUnavailable
 from protos import cluster_pb2, discovery_pb2, inference_pb2, inference_pb2_grpc, scheduler_pb2
 from tests.integration.gateway.conftest import Cluster, StartCluster, eventually
@@ -76,7 +76,7 @@ def callers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callers:
     file = tmp_path / "keys.json"
 
     def made(owner: str, *models: str) -> dict[str, str]:
-        create(KeyOptions(owner=owner, tenant=owner, scopes=SCOPES, models=models), file, as_json=True)
+        create({"owner": owner, "tenant": owner, "scopes": list(SCOPES), "models": list(models)}, file, as_json=True)
         return {"authorization": f"Bearer {json.loads(capsys.readouterr().out)['key']}"}
 
     return Callers(file, of_one=made("ada", "demo"), of_both=made("bob"))

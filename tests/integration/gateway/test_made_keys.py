@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cli.commands.keys import KeyOptions, create
+from cli.commands.keys import create
 from gateway.core.keys.key_records import sealed_key
 from gateway.core.keys.keys import Key, Scope
 from gateway.keys.key_store import cache_path, pepper_path, read_private
@@ -63,7 +63,7 @@ async def within(condition: Callable[[], Awaitable[bool]], deadline_s: float = S
 
 
 def make_file(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    create(KeyOptions(owner="root", tenant="root", scopes=EVERYTHING), path, as_json=True)
+    create({"owner": "root", "tenant": "root", "scopes": list(EVERYTHING)}, path, as_json=True)
     key: str = json.loads(capsys.readouterr().out)["key"]
     return key
 
