@@ -43,8 +43,8 @@ from gateway.core.prepare.options import DEFAULTS, NATIVE_DEFAULTS, plan_answer
 from gateway.core.prepare.overflow import Overflow, in_openai_words
 from gateway.core.request.answer_format import in_words_of_the_client
 from gateway.core.request.answers import AnswerEvent, AnswerRequest, Delta, Dialect, Done, LoadEvent, PromptProgress
-from gateway.core.request.load_options import load_options
 from gateway.core.request.model_names import model_not_found, parse_model_name
+from gateway.core.request.option_table import load_options
 from gateway.keys.visits import cache_salt, claim, context_max, within_context
 from gateway.replicas.dispatch import Dispatcher, SlotRequest
 from gateway.replicas.replicas import Connection

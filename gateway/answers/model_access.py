@@ -17,13 +17,12 @@ from gateway.core.models.aliases import Alias, ListedModel, alias_leads_nowhere,
 from gateway.core.models.chat_template import TemplateChoice
 from gateway.core.models.routes import ModelInfo, RouteInfo
 from gateway.core.models.stored_model import own_context, with_stored_texts
-from gateway.core.output_parsers.manifest_parsers import syntax_of_parser
-from gateway.core.output_parsers.syntax import syntax_of
+from gateway.core.output_parsers.syntax import syntax_of, syntax_of_parser
 from gateway.core.prepare.capabilities import check_capabilities, check_usable
 from gateway.core.prepare.literals import Picture, TokenIds
 from gateway.core.request.answers import AnswerRequest, Chat, Dialect, LoadEvent, RawPrompt, Think
-from gateway.core.request.load_options import load_options, over
 from gateway.core.request.model_names import model_not_found, parse_model_name
+from gateway.core.request.option_table import load_options, over
 from gateway.keys.visits import may_use, may_use_all
 from gateway.replicas.dispatch import Dispatcher, SlotRequest
 from gateway.replicas.replicas import Connection

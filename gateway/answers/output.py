@@ -8,9 +8,8 @@ from common.ids import random_id
 from gateway.core.output_parsers.call_grammar import call_grammar, functions_of
 from gateway.core.output_parsers.events import CallArguments, CallBegan, Content, Event, Reasoning
 from gateway.core.output_parsers.families import Readers
-from gateway.core.output_parsers.manifest_parsers import syntax_of_parser
 from gateway.core.output_parsers.parser import EventParser
-from gateway.core.output_parsers.syntax import CallFamily, OutputSyntax, syntax_of
+from gateway.core.output_parsers.syntax import CallFamily, OutputSyntax, syntax_of, syntax_of_parser
 from gateway.core.request.answer_format import AnswerFormat
 from gateway.core.request.answers import AnswerRequest, CallDelta, Chat, Delta, GeneratedToken, Think
 from gateway.core.request.constraint import Constraint, FreeText

@@ -1,4 +1,4 @@
-"""The families of output markers, and their recognition from a template."""
+"""The families of output markers, and their recognition from a template or from the parser that a manifest names."""
 
 import functools
 import re
@@ -239,3 +239,36 @@ def syntax_of(template: str, *, has_tools: bool) -> OutputSyntax:
     is_tagged = family is CallFamily.HERMES and all(telltale in template for telltale in HERMES_TAGS.telltales)
     form = next((form for text, form in _FORMS.get(family, ()) if text in template), Form.JSON)
     return OutputSyntax(family=family, reasoning=reasoning, form=form, tags=HERMES_TAGS if is_tagged else None)
+
+
+# Text that shows a parser's markers as a template does, by the beginning of its name; the longest counts.
+_OF_PARSERS = {
+    "harmony": "<|channel|>",
+    "gpt-oss": "<|channel|>",
+    "gptoss": "<|channel|>",
+    "hermes": "<tool_call>",
+    "qwen3": "<think></think><tool_call>",
+    "qwen3-coder": "<tool_call><function=",
+    "qwen3.5": "<think></think><tool_call><function=",
+    "deepseek": "<think></think><｜tool▁calls▁begin｜>",
+    "llama3": "<|python_tag|>",
+    "mistral": "[TOOL_CALLS][ARGS]",
+    "ministral": "[THINK][/THINK][TOOL_CALLS][ARGS]",
+    "kimi": "<think></think><|tool_calls_section_begin|>",
+    "glm": "<think></think><tool_call><arg_key>",
+    "lfm2": "<|tool_call_start|>",
+    "lfm2-thinking": "<think></think><|tool_call_start|>",
+    "gemma4": "<|channel>thought<channel|><|tool_call>",
+    "minimax": "<think></think><minimax:tool_call>",
+    "nemotron": "<think></think><tool_call><function=",
+}
+_PLAIN_PARSER = "passthrough"
+
+
+def syntax_of_parser(parser: str) -> OutputSyntax | None:
+    """Return the markers of a manifest's parser; None: unknown name, so the template decides."""
+    name = parser.lower()
+    if name == _PLAIN_PARSER:
+        return OutputSyntax()
+    known = [prefix for prefix in _OF_PARSERS if name.startswith(prefix)]
+    return syntax_of(_OF_PARSERS[max(known, key=len)], has_tools=False) if known else None

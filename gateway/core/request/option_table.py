@@ -1,11 +1,12 @@
-"""The options of a request: their types, ranges and error texts, in one table."""
+"""The options of a request: their types, ranges and error texts, in one table; and those that say how to load."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from common.errors import InvalidRequest
 from common.spec import sampling
+from common.spec.load_options import NO_LOAD_OPTIONS, LoadOptions
 from common.spec.rules import OptionKind, Rule
 from common.spec.sampling import INT32_MAX
 
@@ -163,3 +164,22 @@ def out_of_range(name: str, rule: Rule) -> InvalidRequest:
 
 def _wrong_type(name: str, kind: OptionKind) -> InvalidRequest:
     return InvalidRequest(f'option "{name}" must be of type {kind.value}', param=name)
+
+
+def load_options(options: Mapping[str, OptionValue]) -> LoadOptions:
+    """Pick the load options out of checked options. num_gpu below 0 means "as many as fit", as it does for Ollama."""
+    num_gpu = whole_number(options.get("num_gpu"))
+    return LoadOptions(
+        require_gpu=options.get("require_gpu") is True,
+        num_gpu=num_gpu if num_gpu is not None and num_gpu >= 0 else None,
+        main_gpu=whole_number(options.get("main_gpu")),
+        batch_tokens=whole_number(options.get("num_batch")) or 0,
+        threads=whole_number(options.get("num_thread")) or 0,
+        use_mmap=use_mmap if isinstance(use_mmap := options.get("use_mmap"), bool) else None,
+    )
+
+
+def over(requested: LoadOptions, own: LoadOptions) -> LoadOptions:
+    """Merge a request's load options over those of its model."""
+    values = {one.name: getattr(requested, one.name) for one in fields(requested)}
+    return replace(own, **{name: value for name, value in values.items() if value != getattr(NO_LOAD_OPTIONS, name)})

@@ -18,9 +18,8 @@ from gateway.core.keys.hidden_names import texts_shown
 from gateway.core.keys.keys import Scope
 from gateway.core.models.routes import ReplicaInfo, ReplicaState, RouteInfo
 from gateway.core.request.answers import LoadEvent, LoadUpdate, Queued
-from gateway.core.request.load_options import load_options
 from gateway.core.request.model_names import given_model
-from gateway.core.request.option_table import PLACEMENT_RULES, SAMPLING_RULES, OptionValue, whole_number
+from gateway.core.request.option_table import PLACEMENT_RULES, SAMPLING_RULES, OptionValue, load_options, whole_number
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import check_names, validated
 from gateway.http.endpoint.route_errors import OF_LOADS, OF_MODEL_NAMES, OF_NODES, OF_THE_CLUSTER

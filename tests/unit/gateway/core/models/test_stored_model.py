@@ -15,12 +15,10 @@ from gateway.converters.routes import model_from_proto
 from gateway.core.models.chat_template import FAMILIES, TemplatePolicy, closest_family
 from gateway.core.models.routes import ModelInfo
 from gateway.core.models.stored_model import own_context, stored_messages, usable_parameters, with_stored_texts
-from gateway.core.output_parsers.manifest_parsers import syntax_of_parser
-from gateway.core.output_parsers.syntax import CallFamily, Form
+from gateway.core.output_parsers.syntax import CallFamily, Form, syntax_of_parser
 from gateway.core.prepare.options import OPENAI_DEFAULTS, plan_answer
 from gateway.core.request.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt
-from gateway.core.request.load_options import load_options, over
-from gateway.core.request.option_table import OptionValue
+from gateway.core.request.option_table import OptionValue, load_options, over
 from gateway.settings import template_policy
 from gateway.templates.worker import make_renderer
 from protos import cluster_pb2

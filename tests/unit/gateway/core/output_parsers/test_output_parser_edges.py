@@ -5,10 +5,9 @@ import pytest
 from gateway.core.output_parsers.events import CallArguments, CallBegan, Content, Reasoning
 from gateway.core.output_parsers.families import Readers
 from gateway.core.output_parsers.json_scan import DEPTH_MAX
-from gateway.core.output_parsers.manifest_parsers import syntax_of_parser
 from gateway.core.output_parsers.parser import EventParser
 from gateway.core.output_parsers.readers import HEADER_CHARS_MAX, MarkerMatch, find_marker
-from gateway.core.output_parsers.syntax import CallFamily, OutputSyntax, syntax_of
+from gateway.core.output_parsers.syntax import CallFamily, OutputSyntax, syntax_of, syntax_of_parser
 from tests.unit.gateway.core.output_parsers.test_output_parsers import THINK, TOOLS, calls, content, parser, read
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 from PIL import Image
 
-from gateway.core.request.image_frames import is_animated
+from gateway.core.request.images import is_animated
 
 FORMATS = ("GIF", "PNG", "WEBP")
 COLOURS = ("red", "green", "blue")
