@@ -175,9 +175,7 @@ class Client:
         Raises:
             PunaError: the service refused.
         """
-        with domain_errors():
-            answer = await self.stub.ListModels(inference_pb2.ListModelsRequest(), **self._call())
-        return list(answer.models)
+        return list((await self._listed()).models)
 
     async def list_aliases(self) -> list[scheduler_pb2.Alias]:
         """List the second names of models that this caller may use.
@@ -185,9 +183,7 @@ class Client:
         Raises:
             PunaError: the service refused.
         """
-        with domain_errors():
-            answer = await self.stub.ListModels(inference_pb2.ListModelsRequest(), **self._call())
-        return list(answer.aliases)
+        return list((await self._listed()).aliases)
 
     async def show_model(self, model: str) -> scheduler_pb2.ModelRoute:
         """Return one model and its replicas.
@@ -196,10 +192,7 @@ class Client:
             ModelNotFound: there is none of this name.
         """
         with domain_errors():
-            found: scheduler_pb2.ModelRoute = await self.stub.ShowModel(
-                inference_pb2.ShowModelRequest(model=model), **self._call()
-            )
-        return found
+            return await self.stub.ShowModel(inference_pb2.ShowModelRequest(model=model), **self._call())
 
     async def load_model(
         self, model: str, *, context_tokens: int | None = None, keep_alive_ms: int | None = None
@@ -236,6 +229,10 @@ class Client:
         call = self.stub.PullModel(request, metadata=(*call_metadata(), *self._credentials))
         async for step in received(call):
             yield step
+
+    async def _listed(self) -> inference_pb2.ListModelsResponse:
+        with domain_errors():
+            return await self.stub.ListModels(inference_pb2.ListModelsRequest(), **self._call())
 
     def _call(self) -> dict[str, Any]:
         return {"timeout": self._timeout_s, "metadata": (*call_metadata(), *self._credentials)}

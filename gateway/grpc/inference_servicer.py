@@ -1,7 +1,7 @@
 """puna.v1.Inference: the same answers as over HTTP, typed."""
 
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -138,11 +138,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             dialect=Dialect.GRPC,
             model=request.model,
             inputs=tuple(request.texts),
-            truncate=request.truncate if request.HasField("truncate") else True,
-            normalize=request.normalize if request.HasField("normalize") else True,
-            dimensions=request.dimensions if request.HasField("dimensions") else None,
-            context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
             keep_alive_ms=self._keep_alive_ms(request),
+            **_given(request, "normalize", "dimensions", "context_tokens", truncate=True),
         )
         with _recorded("Embed") as record:
             answer = await self._service.embed(question, record)
@@ -168,11 +165,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             model=request.model,
             query=request.query,
             documents=tuple(request.documents),
-            truncate=request.truncate if request.HasField("truncate") else True,
-            normalize=request.normalize if request.HasField("normalize") else True,
-            document_tokens_max=request.document_tokens_max if request.HasField("document_tokens_max") else None,
-            context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
             keep_alive_ms=self._keep_alive_ms(request),
+            **_given(request, "normalize", "document_tokens_max", "context_tokens", truncate=True),
         )
         with _recorded("Rerank") as record:
             answer = await self._service.rerank(question, record)
@@ -269,10 +263,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             keep_alive_ms=self._keep_alive_ms(options),
             think=think,
             top_logprobs=check_top_logprobs(options.top_logprobs) if options.HasField("top_logprobs") else None,
-            truncate=options.truncate if options.HasField("truncate") else True,
-            shift=options.shift if options.HasField("shift") else True,
             format=_format(options),
             deadline_s=None if remaining_s is None else time.monotonic() + remaining_s,
+            **_given(options, truncate=True, shift=True),
         )
 
 
@@ -323,7 +316,7 @@ def _options(options: inference_pb2.AnswerOptions) -> dict[str, OptionValue]:
         values["dry_sequence_breakers"] = list(sampling.dry_sequence_breakers)
     if options.stop:
         values["stop"] = list(options.stop)
-    values |= _set_fields(options, _LIMIT_FIELDS)
+    values |= {_LIMIT_FIELDS[name]: value for name, value in _given(options, *_LIMIT_FIELDS).items()}
     return dict(check_options(values).values)
 
 
@@ -337,9 +330,9 @@ def _format(options: inference_pb2.AnswerOptions) -> AnswerFormat | None:
             return None
 
 
-def _set_fields(message: ProtoMessage, names: Mapping[str, str]) -> dict[str, object]:
-    """Return the fields that are set, under the names of the option table."""
-    return {name: getattr(message, field) for field, name in names.items() if message.HasField(field)}
+def _given(message: ProtoMessage, *names: str, **defaults: object) -> dict[str, Any]:
+    """Return those of the fields that are set, over the defaults that this API has."""
+    return defaults | {name: getattr(message, name) for name in (*names, *defaults) if message.HasField(name)}
 
 
 def _event(event: AnswerEvent, record: RequestRecord) -> inference_pb2.InferenceEvent:
