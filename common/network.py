@@ -2,8 +2,10 @@
 
 import ipaddress
 import socket
+from collections.abc import Iterator
 
 UNIX_PREFIX = "unix:"
+_LISTEN = "0A"  # state of a socket in the kernel's tables
 
 
 def split_host_port(address: str) -> tuple[str, int]:
@@ -65,3 +67,11 @@ def reachable(address: str, known_as: str) -> str:
     except ValueError:
         return address
     return join_host_port(split_host_port(known_as)[0], port) if is_any else address
+
+
+def listening_inodes(table: str, port: int) -> Iterator[int]:
+    """Inodes of the sockets that listen on a port, from the text of /proc/net/tcp or tcp6."""
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 9 and fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+            yield int(fields[9])

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import orjson
 
+from common.network import listening_inodes
 from runner.core.layout.layout import automatic_threads
 from runner.cores import computing_cores
 from runner.engine.bindings.library import start_engine
@@ -111,11 +112,7 @@ def _announce(port: int, say: _Facts) -> None:
 
 def _listens(port: int) -> bool:
     """Return True if a socket of this process listens on the port; a connection would look like a client."""
-    inodes = {
-        fields[9]
-        for fields in (line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:])
-        if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
-    }
+    inodes = listening_inodes(Path("/proc/self/net/tcp").read_text(), port)
     own = set()
     for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208  # names are what is wanted
         try:

@@ -38,7 +38,7 @@ from cli.core.doctor.findings import Finding, fail, skip
 from cli.core.server_address import DEFAULT_GRPC_PORT, DEFAULT_PORT, listen_address
 from cli.settings import CliSettings
 from common.errors import BadModelFile
-from common.network import is_taken, split_host_port
+from common.network import is_taken, listening_inodes, split_host_port
 from common.startup_error import StartupError
 from runner.core.devices.device_settings import DeviceSettings
 from runner.core.model.file_names import is_own_name
@@ -50,7 +50,6 @@ from runner.host.models.sources import Finder, ModelSource
 from runner.host.settings import HostSettings
 
 _PORT_ANSWERS_WITHIN_S = 2.0
-_LISTEN = "0A"
 _CHECK_WITHIN_S = 300.0
 _FILE_ANSWERS_WITHIN_S = 5.0  # of one question to the file system
 _OF_ENGINE = frozenset({MediaType.MODEL, MediaType.PROJECTOR, MediaType.ADAPTER})
@@ -281,14 +280,6 @@ def _owner(port: int) -> str:
                 if any(str(link.readlink()) in wanted for link in (process / "fd").iterdir()):
                     return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
     return ""
-
-
-def listening_inodes(table: str, port: int) -> Iterator[int]:
-    """Inodes of the sockets that listen on a port, from the text of /proc/net/tcp or tcp6."""
-    for line in table.splitlines()[1:]:
-        fields = line.split()
-        if len(fields) > 9 and fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-            yield int(fields[9])
 
 
 def _is_puna(address: str) -> bool:

@@ -27,7 +27,7 @@ from cli.core.doctor.assessments import (
     assess_version,
 )
 from cli.core.doctor.findings import Finding, Level, has_failed, ok, skip, summary, warn
-from cli.doctor.machine import listening_inodes
+from common.network import listening_inodes
 from common.settings import KNOWN_NAMES
 from runner.core.devices.device_settings import IntegratedGpus
 
