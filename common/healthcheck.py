@@ -1,10 +1,13 @@
 """`python -m common.healthcheck ADDRESS`: exit 0 if what serves there is well; for container health checks.
 
-ADDRESS is that of a gRPC server, which must say SERVING, or an http(s):// URL, which must answer 200.
+ADDRESS is that of a gRPC server, which must say SERVING, an http(s):// URL, which must answer 200, or
+redis://host:port, which must answer PING.
 """
 
+import socket
 import sys
 from ssl import CERT_NONE, SSLContext, create_default_context
+from urllib.parse import urlsplit
 from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
 import grpc
@@ -19,7 +22,9 @@ def main() -> int:
         print("usage: python -m common.healthcheck ADDRESS", file=sys.stderr)
         return 2
     address = sys.argv[1]
-    return _ask_http(address) if address.startswith(("http://", "https://")) else _ask_grpc(address)
+    if address.startswith(("http://", "https://")):
+        return _ask_http(address)
+    return _ask_redis(address) if address.startswith("redis://") else _ask_grpc(address)
 
 
 def _ask_grpc(address: str) -> int:
@@ -41,6 +46,18 @@ def _ask_http(url: str) -> int:
     except OSError as error:  # every status but a good one, too
         print(error, file=sys.stderr)
         return 1
+
+
+def _ask_redis(url: str) -> int:
+    parts = urlsplit(url)
+    try:
+        with socket.create_connection((parts.hostname, parts.port or 6379), timeout=TIMEOUT_S) as connection:
+            connection.sendall(b"PING\r\n")
+            answer = connection.recv(64)
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0 if answer.startswith(b"+PONG") else 1
 
 
 def _any_certificate() -> SSLContext:

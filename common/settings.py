@@ -66,6 +66,7 @@ KNOWN_NAMES = frozenset(
         "PREFETCH",
         "PROBE_TIMEOUT_S",
         "QUEUE_WAIT_S",
+        "REDIS_ANY_VERSION",
         "REDIS_URL",
         "REPROBE_S",
         "REGISTRIES",

@@ -13,6 +13,7 @@ from common.grpc.server import GrpcServer, bind_server
 from common.ids import new_incarnation
 from common.model_details import KeptDetails
 from common.network import reachable
+from common.redis_versions import is_vulnerable, server_version
 from common.telemetry.collector import Collector
 from common.telemetry.logs import get_logger
 from common.telemetry.metrics import serve_metrics
@@ -32,7 +33,7 @@ from scheduler.gauges import promised_bytes, ranked_speeds, reserved_bytes, samp
 from scheduler.leadership import Leadership
 from scheduler.loop import CoreLoop
 from scheduler.performer import Performer
-from scheduler.redis_store import RedisStore
+from scheduler.redis_store import RedisStore, StoreUnavailableError
 from scheduler.routes import RouteBoard
 from scheduler.servicer import SchedulerServicer
 from scheduler.settings import SchedulerSettings
@@ -98,7 +99,12 @@ class SchedulerApp:
         )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set. A standby serves too: its routes are as good as the leader's."""
+        """Serve until `stop` is set. A standby serves too: its routes are as good as the leader's.
+
+        Raises:
+            StartupError: Redis has a known hole, and other machines can reach it.
+        """
+        await self._check_redis()
         core = asyncio.create_task(self._loop.run(self._performer.perform, self._leadership), name="core")
         tasks = [
             core,
@@ -122,6 +128,24 @@ class SchedulerApp:
             await self._performer.close()
             await self._hosts.close()
             await self._store.close()
+
+    async def _check_redis(self) -> None:
+        """Refuse a server with a known hole; one that does not answer yet is not checked."""
+        try:
+            info = await self._store.server_info()
+        except StoreUnavailableError as error:
+            log.info("redis.not_checked", error=str(error))
+            return
+        if not is_vulnerable(info):
+            return
+        url, version = self._settings.redis_url, server_version(info)
+        if not (url.startswith("unix:") or self._settings.redis_any_version):
+            await self._store.close()
+            raise StartupError(
+                f"PUNA_REDIS_URL: {version} lets its clients run code in it (CVE-2025-49844); install a patched one, "
+                "or set PUNA_REDIS_ANY_VERSION=1 if its provider has mended it without a new version"
+            )
+        log.warning("redis.vulnerable", version=version, cve="CVE-2025-49844")
 
     async def _watch_inventory(self) -> None:
         seen_at_s: dict[str, float] = {}

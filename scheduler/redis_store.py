@@ -16,7 +16,7 @@ Records are JSON that only grows; unknown fields of a newer build are ignored.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
@@ -238,6 +238,11 @@ class RedisStore:
         self._acquire = self._redis.register_script(ACQUIRE)
         self._release = self._redis.register_script(RELEASE)
         self._write = self._redis.register_script(WRITE)
+
+    async def server_info(self) -> Mapping[str, Any]:
+        """Return the server's INFO about itself."""
+        info: Mapping[str, Any] = await self._ask("info", lambda: self._redis.info("server"))
+        return info
 
     async def acquire(self, leader_id: str, *, high_water: int) -> LeaderLease:
         """Take or renew the lease."""

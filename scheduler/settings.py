@@ -41,6 +41,8 @@ class SchedulerSettings(PunaSettings):
     """Where the inventory is: several with commas between them, or a name with several addresses."""
     redis_url: str = "redis://127.0.0.1:6379/0"
     """Desired state and leadership; `redis+sentinel://host:26379,host:26379/name/0` names sentinels."""
+    redis_any_version: bool = False
+    """A Redis whose version has a known hole (CVE-2025-49844) is used also over the network."""
     keep_alive: DurationMs = Field(default="5m", validate_default=True)
     """How long an idle model stays; negative: for ever. A request may say otherwise."""
     load_timeout: DurationMs = Field(default="5m", validate_default=True)

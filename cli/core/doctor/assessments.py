@@ -7,6 +7,7 @@ from typing import Any
 from cli.core.doctor.findings import Finding, fail, ok, skip, warn
 from cli.core.formatting import crash_text, format_bytes
 from common.nearest import nearest
+from common.redis_versions import is_vulnerable, server_version
 from runner.core.devices.device_settings import IntegratedGpus
 
 _NODE_ADVICE = {
@@ -212,8 +213,9 @@ def _unusable(name: str, trouble: str) -> Finding:
 
 def assess_redis(info: Mapping[str, Any], *, save: str | None) -> Iterator[Finding]:
     """Check the fields of INFO; `save` is that setting, None if the server does not report it."""
-    version = info.get("redis_version") or info.get("valkey_version") or "of unknown version"
-    yield ok("redis", f"it answers, version {version}")
+    yield ok("redis", f"it answers: {server_version(info)}")
+    if is_vulnerable(info):
+        yield warn("redis", "its clients can run code in it (CVE-2025-49844)", "update it to a patched version")
     if info.get("role") not in (None, "master"):
         yield fail("redis", f"it is a {info['role']}", "name the primary, or the sentinels that know it")
     policy, limit = info.get("maxmemory_policy"), int(info.get("maxmemory") or 0)

