@@ -125,6 +125,10 @@ class ShuttingDown(PunaError, reason="shutting_down"):
     """This process takes nothing new."""
 
 
+class AuditUnavailable(PunaError, reason="audit_unavailable"):
+    """The audit log cannot be written, so an administrative act was not carried out."""
+
+
 class InsufficientMemory(PunaError, reason="insufficient_memory"):
     """Does not fit, even when everything else is gone."""
 
@@ -240,6 +244,7 @@ ERROR_TABLE: dict[str, ErrorRow] = dict(
         _row("model_unavailable", _S.UNAVAILABLE, _AWAY, _OVERLOADED, 503, Retry.LATER),
         _row("model_loading", _S.UNAVAILABLE, _AWAY, _OVERLOADED, 503, Retry.LATER),
         _row("shutting_down", _S.UNAVAILABLE, _AWAY, _OVERLOADED, 503, Retry.LATER),
+        _row("audit_unavailable", _S.UNAVAILABLE, _AWAY, _OVERLOADED, 503, Retry.LATER),
         _row("insufficient_memory", _S.FAILED_PRECONDITION, _AWAY, (503, _API), 500, Retry.NEVER),
         _row("runner_lost", _S.UNAVAILABLE, _AWAY, (500, _API), 500, Retry.LATER),
         _row("device_lost", _S.UNAVAILABLE, _AWAY, (500, _API), 500, Retry.LATER),

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-# First release of each series in which whoever may run a script cannot run code in the server (CVE-2025-49844). Series
-# that are newer than these begin with it, others never got it.
+# First release of each series in which a client that may run scripts cannot run code in the server (CVE-2025-49844).
+# Newer series than these begin with it, others never got it.
 _PATCHED: Mapping[str, Mapping[tuple[int, int], int]] = {
     "Redis": {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
     "Valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},

@@ -22,6 +22,7 @@ PREFIX = "PUNA_"
 KNOWN_NAMES = frozenset(
     PREFIX + name
     for name in (
+        "AUDIT_LOG",
         "API_KEY",
         "API_KEY_FILE",
         "API_KEYS_FILE",

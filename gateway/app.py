@@ -30,6 +30,7 @@ from gateway.http.endpoint.service import Service
 from gateway.http.routes import make_routes
 from gateway.http.server.connections import LimitedProtocol
 from gateway.http.server.edge import HEADER_BYTES_MAX, Edge
+from gateway.keys.audit import AuditLog
 from gateway.keys.authorizer import Authorizer
 from gateway.keys.key_redis import KeyRedis
 from gateway.keys.key_store import KeyStore
@@ -113,7 +114,8 @@ async def running_gateway(
     """Run everything but signals: listeners, workers and watches are up inside, and gone afterwards."""
     store, redis = _open_keys(settings), _open_redis(settings)
     book = QuotaBook(SystemClock(), redis)
-    authorizer = Authorizer(store, SystemClock(), book, shares_cache=settings.shared_cache)
+    audit = AuditLog(settings.audit_log, SystemClock()) if settings.audit_log else None
+    authorizer = Authorizer(store, SystemClock(), book, shares_cache=settings.shared_cache, audit=audit)
     made = MadeKeys(store=store, redis=redis, book=book, clock=SystemClock()) if store and redis else None
     certificate = Certificate.open(settings.tls_cert, settings.tls_key)
     listener = _bind_http(settings)
@@ -171,6 +173,8 @@ async def running_gateway(
         await model_stores.close()
         await templates.stop()
         await book.all_left()
+        if audit is not None:
+            await audit.close()
         if redis is not None:
             await redis.close()
 

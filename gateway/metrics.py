@@ -58,6 +58,7 @@ RESUMES = Counter(
     ["cause", "outcome"],
 )
 QUARANTINED = Counter("puna_gateway_quarantined_requests_total", "Requests refused because they stopped two runners")
+AUDIT_LOST = Counter("puna_gateway_audit_lost_total", "Entries that the audit log could not take")
 IGNORED_FIELDS = Counter("puna_gateway_ignored_fields_total", "Unknown fields in request bodies")
 ROUTES_CONNECTED = Gauge("puna_gateway_routes_connected", "1 while the watch on the scheduler's routes is open")
 SKIPPED_ROWS = Counter(

@@ -27,6 +27,9 @@ class GatewaySettings(PunaSettings):
     """Origins of web pages that may call from a browser, comma separated; loopback ones always may."""
     api_keys_file: str = ""
     """The file of API keys; empty: every client that reaches a listener may do everything."""
+    audit_log: str = ""
+    """A file of JSON lines with every request and administrative act, never a prompt; empty: none is written. What
+    cannot be written there is not done, if it is an administrative act."""
     redis_url: str = ""
     """Keys made through the API, and quotas that gateways share; empty: keys of the file alone, and the whole quota
     at each gateway. `redis+sentinel://host:26379,host:26379/name/0` names sentinels."""

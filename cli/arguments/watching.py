@@ -1,5 +1,6 @@
-"""`puna bench`, `top` and `doctor`."""
+"""`puna bench`, `top`, `doctor` and `audit`."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -72,3 +73,17 @@ def doctor(
     from cli.commands import doctor as command
 
     command.doctor(with_settings=settings, as_json=as_json)
+
+
+@app.command()
+def audit(file: Annotated[Path, typer.Argument(metavar="FILE", help="A gateway's PUNA_AUDIT_LOG.")]) -> None:
+    """Check that no line of an audit log was changed, inserted or removed. Prints the last line's hash."""
+    from cli.errors import CommandFailed
+    from common.audit_chain import ChainBrokenError, check_chain, last_hash
+
+    try:
+        lines = file.read_bytes().splitlines()
+        count = check_chain(lines)
+    except (OSError, ChainBrokenError) as error:
+        raise CommandFailed(f"{file}: {error}") from error
+    print(f"{count} lines, none changed; the last one has the hash {last_hash(lines[-1]) if lines else 'of no line'}")

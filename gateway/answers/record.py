@@ -119,8 +119,10 @@ class RequestRecord:
         }
         if self.dones:
             fields |= self._count_tokens(model)
-        write = log.debug if self.quiet else log.info
-        write("request.ended", **{key: value for key, value in fields.items() if value is not None})
+        ended = {key: value for key, value in fields.items() if value is not None}
+        (log.debug if self.quiet else log.info)("request.ended", **ended)
+        if not self.quiet and (visit := current_visit()) is not None:
+            visit.note(**ended)
 
     def debug_fields(self) -> dict[str, object]:
         """Return the fields that the header x-puna-debug requests."""

@@ -57,9 +57,9 @@ class KeyInterceptor(aio.ServerInterceptor):
         streams = bool(handler.response_streaming)
         make = grpc.unary_stream_rpc_method_handler if streams else grpc.unary_unary_rpc_method_handler
         guard = (
-            self._guard_stream(handler.unary_stream, scope)
+            self._guard_stream(handler.unary_stream, scope, method)
             if streams
-            else self._guard_unary(handler.unary_unary, scope)
+            else self._guard_unary(handler.unary_unary, scope, method)
         )
         guarded: Handler = make(
             guard,
@@ -68,17 +68,17 @@ class KeyInterceptor(aio.ServerInterceptor):
         )
         return guarded
 
-    def _guard_unary(self, behaviour: Any, scope: Scope) -> Any:
+    def _guard_unary(self, behaviour: Any, scope: Scope, method: str) -> Any:
         async def guarded(request: Any, context: Any) -> Any:
-            async with self._authorizer.visit(scope, **_credentials(context)):
+            async with self._authorizer.visit(scope, **_credentials(context), act=method):
                 return await behaviour(_read(request), context)
 
         return guarded
 
-    def _guard_stream(self, behaviour: Any, scope: Scope) -> Any:
+    def _guard_stream(self, behaviour: Any, scope: Scope, method: str) -> Any:
         async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
             async with (
-                self._authorizer.visit(scope, **_credentials(context)),
+                self._authorizer.visit(scope, **_credentials(context), act=method),
                 closing(behaviour(_read(request), context)) as messages,
             ):
                 async for message in messages:

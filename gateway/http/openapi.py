@@ -4,10 +4,12 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
+from common.errors import AuditUnavailable
 from gateway.core.keys.keys import Scope
 from gateway.core.request.answers import Dialect
 from gateway.http.endpoint.route_errors import OF_ANSWERS, OF_BODIES, OF_EVERY_ROUTE, OF_KEYS, Errors, reasons_by_status
 from gateway.http.endpoint.router import ANY_METHOD, Route
+from gateway.keys.audit import is_administrative
 
 _REF = "#/components/schemas/{model}"
 _SCHEMES = {
@@ -102,6 +104,8 @@ def errors_of(route: Route) -> Errors:
     errors = OF_EVERY_ROUTE | route.errors
     if route.scope is not None or route.needs_key:
         errors |= OF_KEYS
+    if is_administrative(route.scope, f"{route.method} {route.path}"):
+        errors |= {AuditUnavailable}
     if route.body is not None or route.takes_file:
         errors |= OF_BODIES
     if route.scope in (Scope.INFER, Scope.EMBED):

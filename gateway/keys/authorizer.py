@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from common.clock import Clock
-from common.errors import Unauthenticated
+from common.errors import PunaError, Unauthenticated
 from gateway.core.keys.keys import Key, Scope, cache_salt, check_scope, presented_key
 from gateway.core.keys.quotas import FailedAttempts
+from gateway.keys.audit import AuditLog, is_administrative
 from gateway.keys.key_store import KeyStore
 from gateway.keys.quota_book import QuotaBook
 from gateway.keys.visits import Visit, begin_visit
@@ -18,12 +19,21 @@ _COUNTED = frozenset({Scope.INFER, Scope.EMBED})
 class Authorizer:
     """Lives on the event loop. Without a store every caller has every scope, with any key."""
 
-    def __init__(self, store: KeyStore | None, clock: Clock, book: QuotaBook, *, shares_cache: bool = False) -> None:
+    def __init__(
+        self,
+        store: KeyStore | None,
+        clock: Clock,
+        book: QuotaBook,
+        *,
+        shares_cache: bool = False,
+        audit: AuditLog | None = None,
+    ) -> None:
         """Start without visits. `shares_cache`: what a runner holds of one tenant's prompts serves others, too."""
         self._store = store
         self._clock = clock
         self._book = book
         self._shares_cache = shares_cache
+        self._audit = audit
         self._failures = FailedAttempts()
 
     @property
@@ -40,30 +50,33 @@ class Authorizer:
         api_keys: list[str],
         address: str,
         request_id: str,
+        act: str,
         needs_key: bool = False,
     ) -> AsyncIterator[Visit]:
         """Authorise one request, from its headers to its end. `needs_key`: without a scope any valid key will do.
+
+        `act` is method and route, for the audit log.
 
         Raises:
             Unauthenticated: no key, or none that is good.
             PermissionDenied: the key has not the scope, or comes from elsewhere.
             RateLimited: too many failures of this address, or the key's quota is used up.
+            AuditUnavailable: an administrative act cannot be logged.
         """
-        visit = Visit(clock=self._clock)
-        store = self._store
-        if store is None or (scope is None and not needs_key):
-            begin_visit(visit)
-            yield visit
-            return
-        key = self._key(store, authorizations, api_keys, address)
-        visit.key = key
-        if not self._shares_cache:
-            visit.cache_salt = cache_salt(store.ring.pepper, key.tenant)
-        visit.is_good = lambda: store.ring.holds(key.id, now_unix_s=self._clock.wall_unix_s())
-        check_scope(key, scope, address)
-        store.used(key.id, round(self._clock.wall_unix_s()))
+        asks = {"request_id": request_id, "address": address, "act": act, "scope": scope}
+        visit = Visit(clock=self._clock, audit=self._audit, audited=asks)
+        try:
+            self._admit(visit, scope, authorizations, api_keys, address=address, needs_key=needs_key)
+        except PunaError as error:
+            visit.note(decision="denied", rule=error.reason, key=visit.key.id if visit.key is not None else None)
+            raise
+        key = visit.key
+        if key is not None:
+            visit.audited = {**asks, "key": key.id, "tenant": key.tenant}
+        if self._audit is not None and is_administrative(scope, act):
+            await self._audit.require({**visit.audited, "decision": "allowed", "rule": scope})
         begin_visit(visit)
-        if scope not in _COUNTED:
+        if key is None or scope not in _COUNTED:
             yield visit
             return
         async with self._book.open(key, request_id) as usage:
@@ -74,6 +87,27 @@ class Authorizer:
             finally:
                 usage.account.leave()
                 visit.settle(0)
+
+    def _admit(
+        self,
+        visit: Visit,
+        scope: Scope | None,
+        authorizations: list[str],
+        api_keys: list[str],
+        *,
+        address: str,
+        needs_key: bool,
+    ) -> None:
+        """Find the key of a visit, if one is needed, and check its rights."""
+        store = self._store
+        if store is None or (scope is None and not needs_key):
+            return
+        key = visit.key = self._key(store, authorizations, api_keys, address)
+        if not self._shares_cache:
+            visit.cache_salt = cache_salt(store.ring.pepper, key.tenant)
+        visit.is_good = lambda: store.ring.holds(key.id, now_unix_s=self._clock.wall_unix_s())
+        check_scope(key, scope, address)
+        store.used(key.id, round(self._clock.wall_unix_s()))
 
     def _key(self, store: KeyStore, authorizations: list[str], api_keys: list[str], address: str) -> Key:
         try:

@@ -1,12 +1,13 @@
 """Caller of one request: the key, and the part of its quota that the request takes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from common.clock import Clock
 from gateway.core.dispatch.fairness import SlotClaim
 from gateway.core.keys.keys import Key
+from gateway.keys.audit import AuditLog
 from gateway.keys.quota_book import QuotaUsage
 
 
@@ -16,9 +17,16 @@ class Visit:
 
     clock: Clock
     key: Key | None = None
+    audit: AuditLog | None = None
+    audited: Mapping[str, object] = field(default_factory=dict)  # caller and decision, for each of its lines
     cache_salt: str = ""  # what runners tell the caller's prompts from others' by; empty: they do not
     usage: QuotaUsage | None = None  # of the key's quota
     is_good: Callable[[], bool] = lambda: True  # False once the key was revoked or has expired; for calls that last
+
+    def note(self, **fields: object) -> None:
+        """Write a line of the audit log, if there is one."""
+        if self.audit is not None:
+            self.audit.note({**self.audited, **fields})
 
     async def reserve(self, tokens: int) -> None:
         """Take tokens for what the request may come to.

@@ -87,6 +87,7 @@ class Edge:
             api_keys=exchange.headers.getlist("x-api-key"),
             address=(exchange.scope.get("client") or ("", 0))[0],
             request_id=exchange.request_id,
+            act=f"{route.method} {route.path}",
             needs_key=route.needs_key,
         ):
             try:
