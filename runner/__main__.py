@@ -4,6 +4,8 @@ import argparse
 import sys
 from importlib import import_module
 
+from runner.sandbox import confine
+
 MODES = {
     "host": ("runner.host.app", "own this node: start, watch and stop runners"),
     "serve": ("runner.serve.app", "load one model and serve it"),
@@ -14,12 +16,16 @@ MODES = {
     "self-test": ("runner.self_test", "find out whether the engine computes here"),
     "measure": ("runner.measure", "count the memory of a model with a layout, without loading it"),
 }
+# These read files that may be hostile.
+_CONFINED = frozenset({"inspect", "measure", "serve"})
 
 
 def main() -> int:
     """Dispatch to the mode; its exit status is ours. 2 for a wrong command line."""
     parser = argparse.ArgumentParser(prog="python -m runner")
     chosen = sys.argv[1] if len(sys.argv) > 1 else ""
+    if chosen in _CONFINED:
+        confine(sys.argv[2:])
     modes = parser.add_subparsers(metavar="MODE", required=True)
     for name, (module_name, summary) in MODES.items():
         mode = modes.add_parser(name, help=summary, description=summary)

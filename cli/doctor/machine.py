@@ -32,6 +32,7 @@ from cli.core.doctor.assessments import (
     assess_engine,
     assess_open_files,
     assess_port,
+    assess_sandbox,
     assess_unused_cards,
 )
 from cli.core.doctor.findings import Finding, fail, skip
@@ -48,6 +49,7 @@ from runner.host.files.file_threads import FileStandsStill, FileThreads
 from runner.host.files.manifests import ManifestStore
 from runner.host.models.sources import Finder, ModelSource
 from runner.host.settings import HostSettings
+from runner.sandbox import landlock_version
 
 _PORT_ANSWERS_WITHIN_S = 2.0
 _CHECK_WITHIN_S = 300.0
@@ -196,6 +198,7 @@ async def _find(directory: Path, manifests: ManifestStore, blobs: BlobStore) -> 
 def inspect_limits() -> Iterator[Finding]:
     """Check the limits of this user."""
     yield assess_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    yield assess_sandbox(landlock_version())
 
 
 def _files(source: ModelSource, manifests: ManifestStore, blobs: BlobStore) -> list[Path]:

@@ -20,6 +20,7 @@ _KEEP_ADVICE = "`CONFIG SET appendonly yes`, or `save` lines in its configuratio
 GIB = 1024**3
 DISK_FAIL_BYTES = GIB
 DISK_WARN_BYTES = 10 * GIB
+LANDLOCK_VERSION = 4  # the first with rules for TCP
 OPEN_FILES_WARN = 4096
 SKEW_WARN_S = 5.0
 SKEW_FAIL_S = 60.0
@@ -157,6 +158,15 @@ def assess_open_files(soft: int, hard: int) -> Finding:
         return ok("limits", "open files: unlimited" if soft < 0 else f"open files: {soft}")
     advice = f"each client is one: `ulimit -n {min(hard, 65536) if hard > 0 else 65536}` before `puna up`"
     return warn("limits", f"open files: {soft}", advice)
+
+
+def assess_sandbox(version: int) -> Finding:
+    """Check the kernel's means to confine runners; `version` is that of Landlock, 0 for none."""
+    if version >= LANDLOCK_VERSION:
+        return ok("limits", f"Landlock {version} confines runners to the files of their model")
+    found = f"only Landlock {version}, without rules for the network" if version else "no Landlock"
+    text = f"the kernel has {found}: a hostile model file could make its runner read or reach more than it needs"
+    return warn("limits", text, "Linux 6.7 or later, with landlock among its modules (/sys/kernel/security/lsm)")
 
 
 def assess_skew(whose: str, skew_s: float) -> Finding:

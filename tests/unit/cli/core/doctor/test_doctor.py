@@ -20,6 +20,7 @@ from cli.core.doctor.assessments import (
     assess_port,
     assess_readiness,
     assess_redis,
+    assess_sandbox,
     assess_sentinels,
     assess_skew,
     assess_unknown,
@@ -188,6 +189,12 @@ def test_limits_and_clocks() -> None:
     assert "ulimit -n 65536" in assess_open_files(1024, 1048576).advice
     assert "ulimit -n 2048" in assess_open_files(1024, 2048).advice
     assert assess_open_files(-1, -1).level is Level.OK
+
+
+def test_a_kernel_that_cannot_confine_runners_is_a_warning() -> None:
+    assert [assess_sandbox(version).level for version in (0, 3, 4)] == [Level.WARN, Level.WARN, Level.OK]
+    assert "no Landlock" in assess_sandbox(0).text
+    assert "without rules for the network" in assess_sandbox(3).text
     assert assess_skew("c", 0.7).level is Level.OK
     assert assess_skew("c", -6.0).text == "c is 6.0 s behind"
     assert assess_skew("c", 61.0).level is Level.FAIL

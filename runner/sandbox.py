@@ -1,0 +1,162 @@
+"""Confinement of a process that reads model files: what a hostile file makes it do stays within it.
+
+Entered before anything but this module is imported, because Landlock holds for the calling thread and for threads and
+processes that begin later. From then on the process gains no privileges, leaves no core file, signals nothing
+outside, reads its model's files and the system's libraries only, creates nothing but its own socket, and connects to
+nothing unless it uses lent devices (with GPUs it may connect to Unix sockets). Kernels without Landlock give less;
+`puna doctor` reports it.
+
+Source: Documentation/userspace-api/landlock.rst of Linux.
+"""
+
+import ctypes
+import errno
+import os
+import resource
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+_NO_NEW_PRIVILEGES, _SET_SECCOMP, _SECCOMP_FILTER = 38, 22, 2  # of prctl
+_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same numbers on every architecture
+_ASK_VERSION, _PATH_BENEATH = 1, 1
+
+# What the kernel calls the processor, and its numbers of connect and io_uring_setup.
+_MACHINES = {"x86_64": (0xC000003E, 42, 425), "aarch64": (0xC00000B7, 203, 425)}
+_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_GREATER, _RETURN = 0x20, 0x15, 0x25, 0x06  # of BPF
+_REFUSE, _ALLOW = 0x00050000, 0x7FFF0000  # an errno is added to the first
+_X32_BIT = 0x3FFFFFFF
+# Rights on files, by bit.
+_EXECUTE, _WRITE, _READ, _READ_FOLDER = 0x1, 0x2, 0x4, 0x8
+_MAKE_SOCKET, _TRUNCATE, _IOCTL = 0x200, 0x4000, 0x8000
+_OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
+_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF}
+_RIGHTS_LATEST = 0xFFFF
+_CONNECT_TCP = 0x2  # since version 4
+_SCOPES = 0x3  # abstract sockets and signals, since version 6
+NETWORK_VERSION = 4
+
+_LIBRARIES = ("/usr", "/lib", "/lib64", "/opt/cuda", "/opt/rocm", "/sys")
+# Not all of it: there, environments of other processes of the same user can be read.
+_PROC = (
+    "meminfo",
+    "cpuinfo",
+    "stat",
+    "filesystems",
+    "devices",
+    "modules",
+    "version",
+    "uptime",
+    "driver",
+    "pressure",
+    "sys",
+)
+_CONFIGURATION = ("ld.so.cache", "localtime", "nsswitch.conf", "resolv.conf", "hosts", "OpenCL", "vulkan", "ssl")
+_CARDS = ("nvidia*", "nvhost*", "nvmap", "kfd")
+_DEVICES = ("null", "zero", "full", "random", "urandom", *_CARDS, "dri", "shm")
+_CUDA_CACHE = "~/.nv/ComputeCache"
+
+
+def landlock_version() -> int:
+    """Return the version of Landlock that the kernel has; 0: none."""
+    if sys.platform != "linux":
+        return 0
+    return max(0, int(ctypes.CDLL(None).syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))))
+
+
+def confine(arguments: Sequence[str]) -> None:
+    """Confine this process to what its command line names: files to read, the folder of a socket, lent devices."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform != "linux":
+        return
+    library = ctypes.CDLL(None)
+    library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    if not uses_lent_devices(arguments) and not any(_nodes(_CARDS)):
+        _forbid_connecting(library)
+    version = landlock_version()
+    if not version:
+        return
+    rights = _RIGHTS.get(version, _RIGHTS_LATEST)
+    network = _CONNECT_TCP if version >= NETWORK_VERSION and not uses_lent_devices(arguments) else 0
+    fields = struct.pack("QQQ", rights, network, _SCOPES if version > 5 else 0)
+    size = 8 if version < NETWORK_VERSION else 16 if version < 6 else 24
+    ruleset = library.syscall(_CREATE, fields, ctypes.c_size_t(size), ctypes.c_uint32(0))
+    if ruleset < 0:
+        return
+    for paths, allowed in (
+        (readable(arguments), _READ | _READ_FOLDER | _EXECUTE),
+        (chain(_nodes(_DEVICES), [Path("/proc/self")]), _READ | _READ_FOLDER | _WRITE | _IOCTL),
+        (_socket_folders(arguments), _MAKE_SOCKET),
+        (_caches(), rights),
+    ):
+        for path in paths:
+            _allow(library, ruleset, path, allowed & rights)
+    library.syscall(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+    os.close(ruleset)
+
+
+def _forbid_connecting(library: ctypes.CDLL) -> None:
+    """Refuse `connect`, since Landlock lets through what goes to Unix sockets. Drivers of GPUs need it."""
+    if os.uname().machine not in _MACHINES:
+        return
+    machine, connect, ring = _MACHINES[os.uname().machine]
+    program = b"".join(
+        struct.pack("=HBBI", *step)
+        for step in (
+            (_LOAD, 0, 0, 4),  # the machine that the call is for
+            (_JUMP_IF_EQUAL, 0, 4, machine),
+            (_LOAD, 0, 0, 0),  # the number of the call
+            (_JUMP_IF_GREATER, 2, 0, _X32_BIT),
+            (_JUMP_IF_EQUAL, 1, 0, connect),
+            (_JUMP_IF_EQUAL, 0, 1, ring),  # which could connect, too
+            (_RETURN, 0, 0, _REFUSE | errno.EACCES),
+            (_RETURN, 0, 0, _ALLOW),
+        )
+    )
+    steps = ctypes.create_string_buffer(program, len(program))
+    library.prctl(_SET_SECCOMP, _SECCOMP_FILTER, struct.pack("@HP", len(program) // 8, ctypes.addressof(steps)))
+
+
+def _allow(library: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
+    """Add a rule for a file or a whole folder; a path that is gone needs none."""
+    try:
+        target = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    allowed = rights if path.is_dir() else rights & _OF_FILES
+    rule = struct.pack("=Qi", allowed, target)
+    library.syscall(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
+    os.close(target)
+
+
+def readable(arguments: Iterable[str]) -> Iterator[Path]:
+    """Yield the system's libraries, Python and its modules, and the files that the command line names."""
+    own = Path(__file__).resolve().parents[1]
+    # Not sys.path: it begins with the working directory, which may be the folder of all models.
+    code = (sys.prefix, sys.base_prefix, *(str(own / name) for name in ("common", "protos", "runner", "tests")))
+    given = (os.environ.get("LD_LIBRARY_PATH", ""), os.environ.get("PYTHONPATH", ""))
+    libraries = filter(None, ":".join(given).split(":"))
+    named = (text.rpartition("=")[0] or text for text in arguments)  # --adapter PATH=SCALE
+    files = (text for text in chain(arguments, named) if Path(text).is_file())
+    system = (*_LIBRARIES, *(f"/etc/{name}" for name in _CONFIGURATION), *(f"/proc/{name}" for name in _PROC))
+    return (Path(text) for text in chain(system, code, libraries, files))
+
+
+def _socket_folders(arguments: Iterable[str]) -> Iterator[Path]:
+    return (Path(text.removeprefix("unix:")).parent for text in arguments if text.startswith("unix:"))
+
+
+def _caches() -> Iterator[Path]:
+    """Yield CUDA's cache of compiled kernels."""
+    yield Path(os.environ.get("CUDA_CACHE_PATH") or _CUDA_CACHE).expanduser()
+
+
+def uses_lent_devices(arguments: Iterable[str]) -> bool:
+    """Return True if the process connects to devices of other nodes."""
+    return any(text == "--rpc" or "rpcAddress" in text or "rpc_address" in text for text in arguments)
+
+
+def _nodes(names: Iterable[str]) -> Iterator[Path]:
+    return chain.from_iterable(Path("/dev").glob(name) for name in names)
