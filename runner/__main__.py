@@ -16,8 +16,8 @@ MODES = {
     "self-test": ("runner.self_test", "find out whether the engine computes here"),
     "measure": ("runner.measure", "count the memory of a model with a layout, without loading it"),
 }
-# These read files that may be hostile.
-_CONFINED = frozenset({"inspect", "measure", "serve"})
+# These read files, or with `rpc` graphs, that may be hostile.
+_CONFINED = frozenset({"inspect", "measure", "serve", "rpc"})
 
 
 def main() -> int:

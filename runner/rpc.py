@@ -13,7 +13,6 @@ import socket
 import sys
 import threading
 import time
-from ctypes import CDLL
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +29,6 @@ LISTEN_ATTEMPTS = 5
 LISTEN_TIMEOUT_S = 10.0
 LISTEN_LOOK_S = 0.002
 FILES_MAX = 256
-_NO_NEW_PRIVILEGES = 38  # of prctl
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Lend until killed. 1 if a device is not here or nothing can be listened on."""
-    _give_up_rights()
+    _limit_open_files()
     say = _Facts()
     if args.end_with_stdin:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
@@ -135,13 +133,10 @@ def _end_with_stdin() -> None:
     os._exit(0)
 
 
-def _give_up_rights() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def _limit_open_files() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    if sys.platform == "linux":
-        CDLL(None).prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
 
 def _limit(text: str) -> tuple[str, int]:

@@ -139,7 +139,7 @@ def readable(arguments: Iterable[str]) -> Iterator[Path]:
     given = (os.environ.get("LD_LIBRARY_PATH", ""), os.environ.get("PYTHONPATH", ""))
     libraries = filter(None, ":".join(given).split(":"))
     named = (text.rpartition("=")[0] or text for text in arguments)  # --adapter PATH=SCALE
-    files = (text for text in chain(arguments, named) if Path(text).is_file())
+    files = (text for text in chain(arguments, named) if os.path.isfile(text))  # noqa: PTH113  # takes any text
     system = (*_LIBRARIES, *(f"/etc/{name}" for name in _CONFIGURATION), *(f"/proc/{name}" for name in _PROC))
     return (Path(text) for text in chain(system, code, libraries, files))
 
