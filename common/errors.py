@@ -184,6 +184,13 @@ class BadModelFile(PunaError, reason="bad_model_file"):
 class StaleFence(PunaError, reason="stale_fence"):
     """The commanding scheduler is no longer the leader. Its move: stop acting, acquire leadership again."""
 
+    def __init__(
+        self, message: str, *, high_water: int = 0, param: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        """`high_water` is the highest fence that a host has accepted; 0: not known."""
+        super().__init__(message, param=param, retry_after_s=retry_after_s)
+        self.high_water = high_water
+
 
 class PlacementMismatch(PunaError, reason="placement_mismatch"):
     """Another placement, generation or incarnation runs here. The caller's move: look the route up again."""

@@ -5,7 +5,7 @@ Most of an inventory is as it was: the view of a node without a new report is ke
 
 from dataclasses import replace
 
-from common.errors import PunaError, error_types
+from common.errors import PunaError, StaleFence, error_types
 from common.model_names import is_model_name
 from common.seen_inventory import SeenInventory
 from common.spec import codecs
@@ -164,7 +164,8 @@ def to_fault(error: cluster_pb2.RunnerError) -> Fault:
 
 def fault_of(error: PunaError) -> Fault:
     """Return a domain error as a value."""
-    return Fault(reason=error.reason, message=error.message, retry_after_s=error.retry_after_s)
+    high_water = error.high_water if isinstance(error, StaleFence) else 0
+    return Fault(reason=error.reason, message=error.message, retry_after_s=error.retry_after_s, high_water=high_water)
 
 
 def error_of(fault: Fault) -> PunaError:

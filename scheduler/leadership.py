@@ -75,7 +75,7 @@ class Leadership:
 
     def drop(self, high_water: int) -> None:
         """Drop the term after a host has seen a higher fence: lead again only above it."""
-        self._high_water = max(self._high_water, high_water)
+        self._high_water = max(self._high_water, high_water)  # the store judges it, by the clock of Redis
         self._poke.set()
 
     async def run(self) -> None:
@@ -101,7 +101,10 @@ class Leadership:
         left_s = self._valid_until_s - asked_at_s if self.fence else None
         try:
             async with asyncio.timeout(None if left_s is None else max(0.0, left_s)):
-                lease = await self._store.acquire(self.leader_id, high_water=self._high_water)
+                high_water = self._high_water
+                lease = await self._store.acquire(self.leader_id, high_water=high_water)
+                if lease.is_mine and self._high_water == high_water:
+                    self._high_water = 0  # the fence is above it, or the store did not believe it
                 if self._resigned:
                     await self._store.release(self.leader_id)
                     return STANDBY_POLL_S

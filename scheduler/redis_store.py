@@ -25,6 +25,7 @@ from redis.exceptions import RedisError
 
 from common.clock import Clock
 from common.errors import InvalidRequest, StaleFence, StartupError
+from common.fences import FENCE_AHEAD_MS_MAX
 from common.redis_client import open_redis
 from common.spec import codecs
 from common.spec.layout import Layout
@@ -146,27 +147,36 @@ SCHEMA = "{sched}:schema"
 
 SCHEMA_VERSION = "1"
 
-# KEYS leader, fence, schema · ARGV caller, ttl_ms, caller's high-water, schema version
-# → {1, caller, fence} led or renewed; {0, holder, fence} another scheduler leads; {-1, schema, ""} not our schema.
+# KEYS leader, fence, schema · ARGV caller, ttl_ms, caller's high-water, schema version, most ms ahead of the clock
+# → {1, caller, fence, set aside} led or renewed; {0, holder, fence, ""} another scheduler leads;
+# {-1, schema, "", ""} not our schema. "set aside" is a stored fence or a high-water that no host would accept.
 # The time floor keeps the fence rising after the counter is lost. "%.0f": Lua would write large numbers as 1.7e+12.
 ACQUIRE = """
 local schema = redis.call('GET', KEYS[3])
-if schema and schema ~= ARGV[4] then return {-1, schema, ''} end
+if schema and schema ~= ARGV[4] then return {-1, schema, '', ''} end
 local holder = redis.call('GET', KEYS[1])
-local stored = tonumber(redis.call('GET', KEYS[2]) or '0')
-local high_water = tonumber(ARGV[3])
-if holder and holder ~= ARGV[1] then return {0, holder, string.format('%.0f', stored)} end
-if holder and stored > 0 and stored >= high_water then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  return {1, holder, string.format('%.0f', stored)}
-end
+local written = redis.call('GET', KEYS[2]) or '0'
+if holder and holder ~= ARGV[1] then return {0, holder, written, ''} end
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local fence_max = now_ms + tonumber(ARGV[5])
+local stored, high_water = tonumber(written), tonumber(ARGV[3])
+local set_aside = ''
+if high_water >= fence_max then
+  set_aside, high_water = ARGV[3], 0
+end
+if not (stored and stored >= 0 and stored < fence_max and string.format('%.0f', stored) == written) then
+  set_aside, stored = written, 0
+end
+if holder and stored > 0 and stored >= high_water then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  return {1, holder, written, set_aside}
+end
 local fence = string.format('%.0f', math.max(stored + 1, now_ms, high_water + 1))
 redis.call('SET', KEYS[2], fence)
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('SET', KEYS[3], ARGV[4])
-return {1, ARGV[1], fence}
+return {1, ARGV[1], fence, set_aside}
 """
 
 # KEYS leader · ARGV caller. Compare and delete.
@@ -197,6 +207,7 @@ return {1, next_version}
 log = get_logger()
 
 COMMAND_TIMEOUT_S = 0.5
+FENCE_CHARACTERS_MAX = 40  # of a stored fence in the log
 LEASE_TTL_S = 5.0
 # After so many failures in a row nothing is tried for a second: callers get their refusal at once.
 CIRCUIT_FAILURES = 3
@@ -215,7 +226,7 @@ class LeaderLease:
 
     is_mine: bool
     holder: str
-    fence: int
+    fence: int  # 0: another scheduler leads
 
 
 class RedisStore:
@@ -247,11 +258,14 @@ class RedisStore:
     async def acquire(self, leader_id: str, *, high_water: int) -> LeaderLease:
         """Take or renew the lease."""
         keys = [LEADER, FENCE, SCHEMA]
-        arguments: list[str | int] = [leader_id, round(LEASE_TTL_S * 1000), high_water, SCHEMA_VERSION]
-        status, holder, fence = await self._ask("acquire", lambda: self._acquire(keys=keys, args=arguments))
+        ttl_ms = round(LEASE_TTL_S * 1000)
+        arguments: list[str | int] = [leader_id, ttl_ms, high_water, SCHEMA_VERSION, FENCE_AHEAD_MS_MAX]
+        status, holder, fence, set_aside = await self._ask("acquire", lambda: self._acquire(keys=keys, args=arguments))
         if status == -1:
             raise StoreUnavailableError(f"state store has schema {holder}, this build speaks {SCHEMA_VERSION}")
-        return LeaderLease(is_mine=status == 1, holder=holder, fence=int(fence))
+        if set_aside:
+            log.warning("fence.set_aside", number=set_aside[:FENCE_CHARACTERS_MAX], fence=fence)
+        return LeaderLease(is_mine=status == 1, holder=holder, fence=int(fence) if status == 1 else 0)
 
     async def release(self, leader_id: str) -> None:
         """Give the lease back, if it is ours."""

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import Message as ProtoMessage
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc import aio
 from grpc_status import rpc_status
@@ -16,9 +17,11 @@ from common.errors import (
     PunaError,
     RequestCanceled,
     RequestTimeout,
+    StaleFence,
     error_types,
     row_of,
 )
+from protos import host_pb2
 
 DOMAIN = "puna"
 # Beginning of the text of a call that reached no server; the rest names addresses.
@@ -28,7 +31,7 @@ Message = TypeVar("Message")
 
 
 def to_status(error: PunaError) -> grpc.Status:
-    """Return the gRPC status of a domain error, with ErrorInfo (reason, param) and RetryInfo where it applies."""
+    """Return the gRPC status of a domain error, with ErrorInfo (reason, param) and further details where they apply."""
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
     if error.param is not None:
         info.metadata["param"] = error.param
@@ -37,6 +40,8 @@ def to_status(error: PunaError) -> grpc.Status:
         delay = duration_pb2.Duration()
         delay.FromMilliseconds(round(error.retry_after_s * 1000))
         details.append(_packed(error_details_pb2.RetryInfo(retry_delay=delay)))
+    if isinstance(error, StaleFence):
+        details.append(_packed(host_pb2.StaleFenceDetail(high_water=error.high_water)))
     code = code_pb2.Code.Value(row_of(error).grpc.name)
     return rpc_status.to_status(status_pb2.Status(code=code, message=error.message, details=details))
 
@@ -46,15 +51,21 @@ def from_rpc_error(error: aio.AioRpcError) -> PunaError:
     status = rpc_status.from_call(error)  # type: ignore[arg-type]  # the stub knows only the sync call type
     if status is not None:
         info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+        fence = host_pb2.StaleFenceDetail()
         for detail in status.details:
             if detail.Is(info.DESCRIPTOR):
                 detail.Unpack(info)
             elif detail.Is(retry.DESCRIPTOR):
                 detail.Unpack(retry)
+            elif detail.Is(fence.DESCRIPTOR):
+                detail.Unpack(fence)
         kind = error_types().get(info.reason) if info.domain == DOMAIN else None
         if kind is not None:
             retry_after_s = retry.retry_delay.ToMilliseconds() / 1000 if retry.HasField("retry_delay") else None
-            return kind(status.message, param=info.metadata.get("param"), retry_after_s=retry_after_s)
+            found = kind(status.message, param=info.metadata.get("param"), retry_after_s=retry_after_s)
+            if isinstance(found, StaleFence):
+                found.high_water = fence.high_water
+            return found
     return _from_transport(error)
 
 
@@ -95,7 +106,7 @@ async def received(
         call.cancel()
 
 
-def _packed(message: error_details_pb2.ErrorInfo | error_details_pb2.RetryInfo) -> any_pb2.Any:
+def _packed(message: ProtoMessage) -> any_pb2.Any:
     packed = any_pb2.Any()
     packed.Pack(message)
     return packed

@@ -103,7 +103,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     borrower = Borrower(tunnel.identity if tunnel is not None else None)
     supervisor = RunnerSupervisor(
         home=home,
-        fences=FenceStore(home.fence_path),
+        fences=FenceStore(home.fence_path, clock),
         models=models,
         users=users,
         devices=devices,

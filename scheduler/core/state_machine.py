@@ -208,7 +208,7 @@ class SchedulerCore:
                 starting.on_start_failed(state, job, event.fault, now_s, lender_id=event.lender_id)
             case StopEnded():
                 if event.fault is not None and event.fault.reason == STALE_FENCE:
-                    state.emit(DropLeadership(high_water=starting.high_water(event.fault)))
+                    state.emit(DropLeadership(high_water=event.fault.high_water))
                 stopping.on_stop_ended(state, event, now_s)
             case _:
                 assert_never(event)

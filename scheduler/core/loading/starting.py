@@ -175,7 +175,7 @@ def on_start_failed(
 ) -> None:
     """Handle a start that was refused, also by a lender, that ended, or has an unknown outcome."""
     if fault.reason == STALE_FENCE:
-        state.emit(DropLeadership(high_water=high_water(fault)))
+        state.emit(DropLeadership(high_water=fault.high_water))
     if job is None or job.record is None or job.state not in ON_HOST:
         return
     job.failed.count += 1
@@ -213,12 +213,6 @@ def _lend_failed(
         if part.node_id == lender_id:
             job.failed.leave_free(lender_id, part.device_id, step)
     job.plan_again(now_s, pause_s=max(pause_s, FRESH_FIGURES_S))
-
-
-def high_water(fault: Fault) -> int:
-    """Return the fence that the host has seen, from its refusal; 0: the refusal does not have it."""
-    numbers = [int(word) for word in fault.message.replace(",", " ").replace(".", " ").split() if word.isdecimal()]
-    return max(numbers, default=0)
 
 
 def _try_otherwise(state: ClusterState, job: LoadJob, fault: Fault, now_s: float, *, pause_s: float) -> None:

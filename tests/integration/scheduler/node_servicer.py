@@ -91,7 +91,7 @@ class NodeAndDiscovery(host_pb2_grpc.HostServicer, discovery_pb2_grpc.DiscoveryS
         offered = (fence.number, fence.leader_id)
         if fence.number < self.high[0] or (fence.number == self.high[0] and offered != self.high):
             self.stale_refusals += 1
-            raise StaleFence(f"fence {fence.number} is not valid any more, the highest seen is {self.high[0]}")
+            raise StaleFence(f"fence {fence.number} is refused", high_water=self.high[0])
         self.high = offered
 
     async def _load(self, runner: LiveRunner) -> None:

@@ -188,7 +188,7 @@ async def test_a_host_that_has_seen_a_higher_fence_is_commanded_with_a_higher_on
 ) -> None:
     state = running.app.core.state
     assert state.leadership is not None
-    seen = state.leadership.fence + 1_000_000_000
+    seen = state.leadership.fence + 3_600_000  # an hour: within what hosts accept
     node.high = (seen, "somebody else")
     _, route = await running.ensure("m")
     assert node.stale_refusals >= 1

@@ -174,8 +174,8 @@ class World(Surroundings):
             effect = self.starts.pop(0)
             record = effect.record
             if effect.fence < self.high_fence:
-                text = f"fence {effect.fence} is not valid any more, the highest seen is {self.high_fence}"
-                self.start_fails(record, Fault(reason=STALE_FENCE, message=text))
+                stale = Fault(reason=STALE_FENCE, message="the fence is stale", high_water=self.high_fence)
+                self.start_fails(record, stale)
                 continue
             self.high_fence = effect.fence
             node_id = effect.address.partition(":")[0]
@@ -253,14 +253,8 @@ class World(Surroundings):
         while self.stops:
             effect = self.stops.pop(0)
             if effect.fence < self.high_fence:
-                text = f"fence {effect.fence} is not valid any more, the highest seen is {self.high_fence}"
-                self.send(
-                    StopEnded(
-                        placement_id=effect.placement_id,
-                        generation=effect.generation,
-                        fault=Fault(reason=STALE_FENCE, message=text),
-                    )
-                )
+                stale = Fault(reason=STALE_FENCE, message="the fence is stale", high_water=self.high_fence)
+                self.send(StopEnded(placement_id=effect.placement_id, generation=effect.generation, fault=stale))
                 continue
             self.high_fence = effect.fence
             known = self.runners.get(effect.placement_id)

@@ -61,7 +61,8 @@ def intent(world: World, phase: Phase) -> SaveDesired:
 
 def fail_stop(world: World, reason: str = "model_unavailable") -> None:
     told = world.stops.pop(0)
-    fault = Fault(reason=reason, message="fence 7 is not valid any more, the highest seen is 9")
+    high_water = 9 if reason == STALE_FENCE else 0
+    fault = Fault(reason=reason, message="fence 7 is refused by the node of 1234 GPUs", high_water=high_water)
     world.send(StopEnded(placement_id=told.placement_id, generation=told.generation, fault=fault))
 
 
