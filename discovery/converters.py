@@ -1,15 +1,18 @@
 """Protos to the core's values and back."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from common.clock import MS_PER_S
 from common.errors import InvalidRequest
+from common.grpc.ranges import find_out_of_range
 from common.model_details import name_details, without_details
 from common.model_names import is_model_name
 from common.telemetry.device_metrics import DeviceRow
 from common.telemetry.metrics import Sample
+from common.telemetry.skipped_rows import BAD_NAME
 from discovery import metrics
 from discovery.core.membership import Member, Membership, NodeSection, Report
 from protos import cluster_pb2, discovery_pb2
@@ -17,31 +20,25 @@ from protos import cluster_pb2, discovery_pb2
 Content = TypeVar("Content")
 
 ID_LENGTH_MAX = 128
+CLOCK_SLACK_S = 600.0  # clocks of machines differ; five minutes to either side are provided for
 NODE_ITEMS_MAX = 10_000  # models or runners of one node; far above any real one, far below what could exhaust us
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """A node's models, with and without what is sent only once. Worked out when they come, because they rarely do.
-
-    `skipped` are names that are none: an older host sends them, and no service behind this one could take them.
-    """
+    """A node's models, with and without what is sent only once. Worked out when they come, because they rarely do."""
 
     full: discovery_pb2.ModelList
     brief: discovery_pb2.ModelList
     version: int = field(default_factory=itertools.count(1).__next__, compare=False)
-    skipped: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, full: discovery_pb2.ModelList) -> "Models":
         """Return the models of a section as it was received."""
-        skipped = tuple(model.name for model in full.models if not is_model_name(model.name))
-        if skipped:
-            full = discovery_pb2.ModelList(models=[model for model in full.models if is_model_name(model.name)])
         for model in full.models:
             name_details(model)
         brief = discovery_pb2.ModelList(models=[without_details(model) for model in full.models])
-        return cls(full, brief, skipped=skipped)
+        return cls(full, brief)
 
     def with_details(self, fresh: set[str]) -> list[cluster_pb2.Model]:
         """Return the models of a message; it has the details of the `fresh` ids, which are taken out."""
@@ -53,11 +50,45 @@ class Models:
         return models
 
 
-def to_report(message: discovery_pb2.HostReport, *, stream: int) -> Report:
+def take_out_bad_rows(message: discovery_pb2.HostReport) -> dict[str, dict[str, str]]:
+    """Remove the rows that no service behind this one could take; return their names and the reasons, by section.
+
+    They are models whose name is none, which an older host sends, and rows with a number out of range.
+    """
+    tables: tuple[tuple[NodeSection, Any, Callable[[Any], str]], ...] = (
+        (NodeSection.DEVICES, message.devices.devices, lambda device: str(device.id)),
+        (NodeSection.MODELS, message.models.models, lambda model: str(model.name)),
+        (NodeSection.RUNNERS, message.runners.runners, lambda runner: str(runner.placement.placement_id)),
+    )
+    present = {field.name for field, _ in message.ListFields()}
+    skipped: dict[str, dict[str, str]] = {}
+    for section, rows, name_of in tables:
+        if section not in present:
+            continue
+        skipped[section] = {}
+        for index in reversed(range(len(rows))):
+            is_named = section != NodeSection.MODELS or is_model_name(rows[index].name)
+            reason = find_out_of_range(rows[index]) if is_named else BAD_NAME
+            if reason is not None:
+                skipped[section][name_of(rows[index])] = str(reason)
+                del rows[index]
+    return skipped
+
+
+def believed_start_ms(started_at_unix_ms: int, *, wall_unix_s: float) -> int:
+    """Return the start time that a host claims; 0, the oldest, for one that lies in the future.
+
+    Such a host registers if no other process speaks for its node, and gives way to every other one.
+    """
+    is_past = started_at_unix_ms <= (wall_unix_s + CLOCK_SLACK_S) * MS_PER_S
+    return started_at_unix_ms if is_past else 0
+
+
+def to_report(message: discovery_pb2.HostReport, *, stream: int, wall_unix_s: float) -> Report:
     """Check one message of a registration stream and take it apart.
 
     Raises:
-        InvalidRequest: without ids, or absurdly long.
+        InvalidRequest: without ids, absurdly long, or with facts that cannot be.
     """
     for name, value in (("node_id", message.node_id), ("incarnation", message.incarnation)):
         if not value or len(value) > ID_LENGTH_MAX:
@@ -68,10 +99,12 @@ def to_report(message: discovery_pb2.HostReport, *, stream: int) -> Report:
         sections[NodeSection.MODELS] = Models.of(message.models)
     if len(message.models.models) > NODE_ITEMS_MAX or len(message.runners.runners) > NODE_ITEMS_MAX:
         raise InvalidRequest(f"more than {NODE_ITEMS_MAX} models or runners on one node")
+    if (nonsense := find_out_of_range(message.facts)) is not None:
+        raise InvalidRequest(str(nonsense), param=nonsense.path)
     return Report(
         node_id=message.node_id,
         incarnation=message.incarnation,
-        started_at_unix_ms=message.started_at_unix_ms,
+        started_at_unix_ms=believed_start_ms(message.started_at_unix_ms, wall_unix_s=wall_unix_s),
         stream=stream,
         sections=sections,
     )

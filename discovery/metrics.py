@@ -10,10 +10,11 @@ WATCHERS = Gauge("puna_discovery_watchers", "Open WatchInventory streams")
 REPORTS = Counter("puna_discovery_reports_total", "Reports of hosts by result", ["result"])
 SKIPPED_ROWS = Counter(
     "puna_discovery_skipped_rows_total",
-    "Rows of hosts' reports that could not be taken, by table: models; the log names them (row.skipped)",
+    "Rows of hosts' reports that could not be taken, by table: devices, models, runners; the log has row.skipped",
     ["table"],
 )
-SKIPPED_ROWS.labels(table="models")
+for _table in ("devices", "models", "runners"):
+    SKIPPED_ROWS.labels(table=_table)
 VERSION = Gauge("puna_discovery_inventory_version", "Version of the inventory; grows with every change")
 DEVICES = DeviceGauges("puna_discovery", ["node", "device"])
 REPORT_AGE = Family("puna_discovery_node_report_age_seconds", "Age of a node's last report", ("node",))

@@ -15,12 +15,15 @@ from grpc import aio
 from common.clock import Clock
 from common.errors import InvalidRequest
 from common.model_details import SentDetails
-from common.telemetry.skipped_rows import BAD_NAME, SkippedRows
+from common.telemetry.logs import get_logger
+from common.telemetry.skipped_rows import SkippedRows
 from discovery import metrics
-from discovery.converters import Models, models_of, to_node, to_report
-from discovery.core.membership import Member, Membership, NodeSection
+from discovery.converters import Models, believed_start_ms, models_of, take_out_bad_rows, to_node, to_report
+from discovery.core.membership import Member, Membership
 from discovery.registry import NodeRegistry
 from protos import discovery_pb2, discovery_pb2_grpc
+
+log = get_logger()
 
 REPORT_INTERVAL_MS = 1000
 # A burst of reports (many hosts, one instant) becomes one inventory.
@@ -96,6 +99,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
                 self._take(message, stream)
                 if not node_id:
                     node_id = message.node_id
+                    self._warn_of_clock(message)
                     yield discovery_pb2.RegisterAck(report_interval_ms=REPORT_INTERVAL_MS)
         finally:
             if node_id:
@@ -137,11 +141,15 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
     def _take(self, message: discovery_pb2.HostReport, stream: int) -> None:
         result = "refused"
         try:
-            report = to_report(message, stream=stream)
-            self._registry.report(report)
+            skipped = take_out_bad_rows(message)
+            self._registry.report(to_report(message, stream=stream, wall_unix_s=self._clock.wall_unix_s()))
             result = "accepted"
-            models = report.sections.get(NodeSection.MODELS)
-            if isinstance(models, Models):
-                self._skipped.note("models", dict.fromkeys(models.skipped, BAD_NAME), node=report.node_id)
+            for section, rows in skipped.items():
+                self._skipped.note(section, rows, node=message.node_id)
         finally:
             metrics.REPORTS.labels(result=result).inc()
+
+    def _warn_of_clock(self, message: discovery_pb2.HostReport) -> None:
+        claimed_ms = message.started_at_unix_ms
+        if believed_start_ms(claimed_ms, wall_unix_s=self._clock.wall_unix_s()) != claimed_ms:
+            log.warning("node.starts_in_future", node=message.node_id, started_at_unix_ms=claimed_ms)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
+from google.protobuf.message import Message
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from common.errors import InternalError, PunaError, RequestCanceled, StartupError
+from common.errors import InternalError, InvalidRequest, PunaError, RequestCanceled, StartupError
 from common.grpc.errors import to_status
+from common.grpc.ranges import find_out_of_range
 from common.ids import new_request_id
 from common.network import UNIX_PREFIX, is_private_listener, is_taken, split_host_port
 from common.telemetry import tracing
@@ -99,7 +101,10 @@ def bind_server(
 
 
 class ErrorInterceptor(aio.ServerInterceptor):
-    """Domain errors become statuses, bugs become INTERNAL without their text, and logs get the request id."""
+    """Domain errors become statuses, bugs become INTERNAL without their text, and logs get the request id.
+
+    A request with a number that is out of range is refused; streams of requests are checked by their servicers.
+    """
 
     async def intercept_service(
         self,
@@ -146,6 +151,7 @@ def _guard_unary(behaviour: Any, method: str, request_id: str) -> Any:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             tracing.use_caller(_headers(context))
             try:
+                _check_numbers(request)
                 return await behaviour(request, context)
             except Exception as error:  # noqa: BLE001  # the edge: bugs become INTERNAL here
                 await _abort(context, error, method)
@@ -158,6 +164,7 @@ def _guard_stream(behaviour: Any, method: str, request_id: str) -> Any:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             tracing.use_caller(_headers(context))
             try:
+                _check_numbers(request)
                 answers = behaviour(request, context)
                 if inspect.isawaitable(answers):  # it calls context.write itself, as the health service's Watch does
                     await answers
@@ -168,6 +175,16 @@ def _guard_stream(behaviour: Any, method: str, request_id: str) -> Any:
                 await _abort(context, error, method)
 
     return guarded
+
+
+def _check_numbers(request: Any) -> None:
+    """Check the numbers of a single request.
+
+    Raises:
+        InvalidRequest: one is out of range.
+    """
+    if isinstance(request, Message) and (found := find_out_of_range(request)) is not None:
+        raise InvalidRequest(str(found), param=found.path.rpartition(".")[2])
 
 
 async def _abort(context: ServicerContext, error: Exception, method: str) -> None:

@@ -3,8 +3,12 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
+from google.protobuf.message import Message
+
+from common.errors import ModelUnavailable
 from common.grpc.client import ChannelBook, ask, call_metadata
 from common.grpc.errors import received
+from common.grpc.ranges import find_out_of_range
 from protos import cluster_pb2, host_pb2, host_pb2_grpc
 
 # A host answers a measurement within its own limit of 20 s, or after one that is already running.
@@ -37,7 +41,9 @@ class HostClient(ChannelBook):
             ModelUnavailable, RequestTimeout: the host cannot be reached or does not answer; try another one.
         """
         request = host_pb2.MeasureRequest(model_digest=model_digest, layout=layout, peers=peers, origin=origin)
-        return (await ask(self._stub(address).Measure, request, timeout_s=MEASURE_TIMEOUT_S)).report
+        response = await ask(self._stub(address).Measure, request, timeout_s=MEASURE_TIMEOUT_S)
+        _check_numbers(address, response)
+        return response.report
 
     async def start(self, address: str, request: host_pb2.StartRequest) -> AsyncIterator[cluster_pb2.RunnerRecord]:
         """Start a runner or attach to the one that runs; yields its record until READY, NO_SLOTS or ERROR.
@@ -51,6 +57,7 @@ class HostClient(ChannelBook):
         """
         async with aclosing(received(self._stub(address).Start(request, metadata=call_metadata()))) as events:
             async for event in events:
+                _check_numbers(address, event)
                 yield event.runner
 
     async def stop(self, address: str, request: host_pb2.StopRequest) -> None:
@@ -85,3 +92,13 @@ class HostClient(ChannelBook):
 
     def _stub(self, address: str) -> "host_pb2_grpc.HostAsyncStub":
         return host_pb2_grpc.HostStub(self.channel(address))
+
+
+def _check_numbers(address: str, answer: Message) -> None:
+    """Check the numbers that a host answers.
+
+    Raises:
+        ModelUnavailable: one is out of range; the host is broken, or not what it claims to be.
+    """
+    if (found := find_out_of_range(answer)) is not None:
+        raise ModelUnavailable(f"the host at {address} answered nonsense: {found}; restart or remove this node")

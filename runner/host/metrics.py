@@ -21,6 +21,12 @@ MODELS = Gauge("puna_host_models", "Model files by state: usable, unusable", ["s
 STUCK_FILES = Gauge("puna_host_stuck_files", "Paths below the model directory that do not answer")
 CONNECTED = Gauge("puna_host_discovery_connected", "Discoveries that this host is registered at")
 DEVICES = DeviceGauges("puna_host", ["device"])
+SKIPPED_ROWS = Counter(
+    "puna_host_skipped_rows_total",
+    "Reports of runners that were ignored for a number out of range, by table: statuses; the log has it (row.skipped)",
+    ["table"],
+)
+SKIPPED_ROWS.labels(table="statuses")
 FETCHED_BYTES = Counter(
     "puna_host_fetched_bytes_total",
     "Bytes of blobs that came to this node, by who sent them: node, registry",

@@ -10,11 +10,15 @@ from common.clock import Clock
 from common.errors import PunaError
 from common.grpc.client import open_channel
 from common.grpc.errors import domain_errors, received
+from common.grpc.ranges import find_out_of_range
 from common.telemetry.logs import get_logger
+from common.telemetry.skipped_rows import SkippedRows
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
+from runner.host import metrics
 from runner.host.processes.process import ProcessHandle
 
 log = get_logger()
+_skipped = SkippedRows(metrics.SKIPPED_ROWS)
 
 HANDSHAKE_TIMEOUT_S = 5.0
 PING_INTERVAL_S = 1.0
@@ -77,6 +81,9 @@ async def watch_status(address: str, *, take: Callable[[cluster_pb2.RunnerStatus
             try:
                 async with contextlib.aclosing(received(stub.WatchLoad(runner_pb2.WatchLoadRequest()))) as statuses:
                     async for status in statuses:
+                        if (nonsense := find_out_of_range(status)) is not None:
+                            _skipped.note("statuses", {address: str(nonsense)}, runner=address)
+                            continue
                         take(status)
                         if _has_drained(status):
                             return  # nothing more will be said, and a server that ends waits for its open streams

@@ -269,3 +269,30 @@ async def test_a_taken_port_is_one_line_and_status_1(address: str) -> None:
 async def test_the_health_service_says_serving(address: str) -> None:
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "common.healthcheck", address)
     assert await process.wait() == 0
+
+
+async def test_a_start_in_the_future_takes_no_node_over_and_keeps_none(address: str, discovery: Service) -> None:
+    watcher = Watcher(address)
+    real = FakeHost(address, incarnation="real")
+    await real.register()
+    forged = FakeHost(address, incarnation="forged", started=2**64 - 1)
+    await forged.say(
+        facts=discovery_pb2.HostFacts(),
+        devices=discovery_pb2.DeviceList(),
+        models=discovery_pb2.ModelList(),
+        runners=discovery_pb2.RunnerList(),
+    )
+    assert "newer host process" in str(await forged.refusal())
+    await real.vanish()
+    await watcher.until()
+    first = FakeHost(address, incarnation="forged", started=2**64 - 1)
+    await first.register()
+    assert (await discovery.event("node.starts_in_future"))["started_at_unix_ms"] == 2**64 - 1
+    again = FakeHost(address, incarnation="real")
+    await again.register()
+    (node,) = (await watcher.until("node")).nodes
+    while node.incarnation != "real":
+        (node,) = (await watcher.until("node")).nodes
+    for host in (forged, first, again):
+        await host.vanish()
+    await watcher.close()

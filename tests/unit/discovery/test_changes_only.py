@@ -33,7 +33,9 @@ class Watched:
         self._sending = Sending(changes_only=True, started_at_s=0.0)
 
     def say(self, message: discovery_pb2.HostReport, stream: int = 1) -> None:
-        self.membership = apply_report(self.membership, to_report(message, stream=stream), now_s=self.now_s)
+        self.membership = apply_report(
+            self.membership, to_report(message, stream=stream, wall_unix_s=1.0), now_s=self.now_s
+        )
 
     def look(self) -> SeenInventory:
         self.sent = self._sending.next(self.membership, self.now_s)
