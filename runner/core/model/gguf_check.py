@@ -6,6 +6,7 @@ Source: the GGUF specification, versions 2 and 3, little-endian.
 """
 
 import itertools
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,11 @@ STRING_BYTES_MAX = 10_000_000
 TEMPLATE_BYTES_MAX = 256 * 1024
 TRUNCATED = "truncated, or still being written"
 ARRAY_ELEMENTS_MAX = 4_000_000  # arrays of arrays are refused as a whole: the engine's own reader does not know them
-STRINGS_MAX = 6_000_000  # in all arrays together; each is looked at, so this is what the verdict takes its time for
+# A verdict takes at most about a second of CPU time on a slow machine, whatever the counts are. The unit is a string of
+# an array; real models have a million, a thousand tensors and a hundred keys.
+WORK_MAX = 4_000_000
+KEY_WORK = 12
+TENSOR_WORK = 24
 DIMENSIONS_MAX = 4
 ELEMENTS_MAX = 2**48
 ALIGNMENT_DEFAULT = 32
@@ -30,21 +35,33 @@ ALIGNMENT_MAX = 2**20
 ALIGNMENT_KEY = b"general.alignment"
 TEMPLATE_KEY = b"tokenizer.chat_template"  # and those that begin with it and a dot
 BLOCKS_MAX = 512  # of any model that the engine loads
-# Endings of the keys that are looked at; the architecture is in front.
-ENDINGS = (
-    b".block_count",
-    b".embedding_length",
-    b".attention.head_count",
-    b".attention.head_count_kv",
-    b".attention.key_length",
-)
+_INT32_MAX = 2**31 - 1
+_HEADS_MAX = 2**16
+# Least and largest value of the counts that the engine divides by or allocates from, by the ending of the key; the
+# architecture is in front. Each is a whole number, or an array of them with one for each block.
+COUNTS = {
+    b".context_length": (0, _INT32_MAX),
+    b".block_count": (1, BLOCKS_MAX),
+    b".embedding_length": (1, 2**20),
+    b".feed_forward_length": (0, 2**24),
+    b".attention.head_count": (0, _HEADS_MAX),  # 0: see `_check_numbers`
+    b".attention.head_count_kv": (0, _HEADS_MAX),
+    b".attention.key_length": (1, _HEADS_MAX),
+    b".attention.value_length": (1, _HEADS_MAX),
+    b".rope.dimension_count": (0, _HEADS_MAX),
+    b".expert_count": (0, _HEADS_MAX),
+    b".expert_used_count": (0, _HEADS_MAX),
+    b".vocab_size": (0, 2**24),
+}
+ENDINGS = tuple(COUNTS)
+RECURRENT_PREFIXES = (b".ssm.", b".wkv.")  # of the keys of models that may have no attention
 ARCHITECTURE_KEY = b"general.architecture"
 
-Numbers = int | Sequence[int]
-
-_UINT32, _BOOL, _STRING, _ARRAY = 4, 7, 8, 9
+_PRINTABLE = re.compile(rb"[\x20-\x7e]+")
+_UINT32, _STRING, _ARRAY = 4, 8, 9
+_TYPES = {6: "a float", 7: "a truth value", _STRING: "a text", 12: "a float"}
 _INTEGERS = {0: "B", 1: "b", 2: "H", 3: "h", _UINT32: "I", 5: "i", 10: "Q", 11: "q"}
-_SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, _UINT32: 4, 5: 4, 6: 4, _BOOL: 1, 10: 8, 11: 8, 12: 8}
+_SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, _UINT32: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -74,6 +91,7 @@ class BlockFormat:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tensor:
     name: str
+    row_offset: int  # of its row in the table
     data_offset: int
     size_bytes: int
 
@@ -90,6 +108,7 @@ def check_gguf(data: memoryview, formats: Mapping[int, BlockFormat]) -> None:
     tensor_count, keys = _read_keys(cursor)
     _check_numbers(keys)
     tensors = [_read_tensor(cursor, formats, keys.alignment) for _ in range(tensor_count)]
+    _check_names(tensors)
     data_start = -(-cursor.offset // keys.alignment) * keys.alignment
     _check_places(tensors, data_start, len(data))
 
@@ -113,24 +132,22 @@ def header_length(data: bytes) -> int | None:
 
 
 def _check_numbers(keys: "_Keys") -> None:
-    """Few enough blocks, and heads that divide; what a header does not say is left to the engine.
+    """Heads that there are, and that divide; what a header does not say is left to the engine.
 
-    The engine divides by these numbers and makes arrays of their size before it looks at them twice.
+    The engine divides by these numbers before it looks at them twice.
     """
 
     def of(ending: bytes) -> tuple[Sequence[int], int]:
-        value, offset = keys.numbers.get(keys.architecture + ending, ((), 0))
-        return (value,) if isinstance(value, int) else value, offset
+        return keys.numbers.get(keys.architecture + ending, ((), 0))
 
-    blocks, blocks_offset = of(b".block_count")
-    for count in blocks:
-        if count > BLOCKS_MAX:
-            raise BadGguf(f"{count} blocks, at most {BLOCKS_MAX} are allowed", blocks_offset)
     (heads, heads_offset), (shared, shared_offset) = of(b".attention.head_count"), of(b".attention.head_count_kv")
     for each, fewer in _pairs(heads, shared):
         # A block without attention has no heads; one whose heads are many has a divisor of them for keys and values.
         if fewer > 0 and each % fewer:
             raise BadGguf(f"{each} heads cannot share {fewer} heads of keys and values", shared_offset)
+    recurrent = tuple(keys.architecture + prefix for prefix in RECURRENT_PREFIXES)
+    if heads and not any(heads) and not any(name.startswith(recurrent) for name in keys.seen):
+        raise BadGguf(f"{keys.architecture.decode()}.attention.head_count is 0: no heads in any block", heads_offset)
     if not of(b".attention.key_length")[0]:
         for each, width in _pairs(heads, of(b".embedding_length")[0]):
             if each > 0 and width % each:
@@ -144,6 +161,15 @@ def _pairs(one: Sequence[int], other: Sequence[int]) -> list[tuple[int, int]]:
     if len(other) == 1:
         return [(item, other[0]) for item in one]
     return list(zip(one, other, strict=False))
+
+
+def _check_names(tensors: list[_Tensor]) -> None:
+    """Check that no name is there twice: readers would take different ones of the two."""
+    seen: set[str] = set()
+    for tensor in tensors:
+        if tensor.name in seen:
+            raise BadGguf(f"tensor {tensor.name!r} is there twice", tensor.row_offset)
+        seen.add(tensor.name)
 
 
 def _check_places(tensors: list[_Tensor], data_start: int, file_bytes: int) -> None:
@@ -167,7 +193,7 @@ class _Keys:
 
     alignment: int = ALIGNMENT_DEFAULT
     architecture: bytes = b""
-    numbers: dict[bytes, tuple[Numbers, int]] = field(default_factory=dict)
+    numbers: dict[bytes, tuple[Sequence[int], int]] = field(default_factory=dict)
     seen: set[bytes] = field(default_factory=set)
 
 
@@ -177,7 +203,13 @@ class _Cursor:
     def __init__(self, data: memoryview) -> None:
         self._data = data
         self.offset = 0
-        self._strings_left = STRINGS_MAX
+        self._work_left = WORK_MAX
+
+    def work(self, amount: int) -> None:
+        """Count what is read next against the limit of a header."""
+        self._work_left -= amount
+        if self._work_left < 0:
+            raise BadGguf(f"too many keys, tensors and strings in arrays (work over {WORK_MAX})", self.offset)
 
     def take(self, count: int) -> memoryview:
         """Read the next `count` bytes."""
@@ -212,9 +244,7 @@ class _Cursor:
 
     def skip_strings(self, count: int) -> None:
         """`count` strings; a tight loop, because vocabularies have hundreds of thousands."""
-        self._strings_left -= count
-        if self._strings_left < 0:
-            raise BadGguf(f"more than {STRINGS_MAX} strings in arrays", self.offset)
+        self.work(count)
         data, offset, end = self._data, self.offset, min(len(self._data), HEADER_BYTES_MAX)
         unpack = _U64.unpack_from
         for _ in range(count):
@@ -257,7 +287,10 @@ def _read_keys(cursor: _Cursor) -> tuple[int, _Keys]:
 def _read_key(cursor: _Cursor, keys: _Keys) -> None:
     """Skip one key and its value, or keep it where it matters."""
     at = cursor.offset
+    cursor.work(KEY_WORK)
     name = cursor.string(NAME_BYTES_MAX, "key name")
+    if not _PRINTABLE.fullmatch(name):
+        raise BadGguf(f"key {name[:64]!r} is no name of printable ASCII characters", at)
     if name in keys.seen:
         raise BadGguf(f"key {name[:64]!r} is there twice", at)
     keys.seen.add(name)
@@ -268,25 +301,41 @@ def _read_key(cursor: _Cursor, keys: _Keys) -> None:
         if value == 0 or value & (value - 1) or value > ALIGNMENT_MAX:
             raise BadGguf(f"{ALIGNMENT_KEY.decode()} must be a power of two in 32 bits, at most {ALIGNMENT_MAX}", start)
         keys.alignment = value
+    elif name.endswith(ENDINGS):
+        keys.numbers[name] = _read_count(cursor, name, kind), start
     elif kind in _SCALAR_BYTES:
-        content = cursor.take(_SCALAR_BYTES[kind])
-        if name.endswith(ENDINGS) and kind in _INTEGERS:
-            keys.numbers[name] = struct.unpack("<" + _INTEGERS[kind], content)[0], start
+        cursor.take(_SCALAR_BYTES[kind])
     elif kind == _STRING:
         is_template = name == TEMPLATE_KEY or name.startswith(TEMPLATE_KEY + b".")
         text = cursor.string(TEMPLATE_BYTES_MAX if is_template else STRING_BYTES_MAX, "string")
         if name == ARCHITECTURE_KEY:
             keys.architecture = text
     elif kind == _ARRAY:
-        numbers = _read_array(cursor, keeps=name.endswith(ENDINGS))
-        if numbers:
-            keys.numbers[name] = numbers, start
+        _read_array(cursor)
     else:
         raise BadGguf(f"key {name[:64]!r} has the unknown type {kind}", start)
 
 
-def _read_array(cursor: _Cursor, *, keeps: bool) -> Sequence[int]:
-    """Skip an array; its numbers if they are wanted and few enough to be one for each block."""
+def _read_count(cursor: _Cursor, name: bytes, kind: int) -> Sequence[int]:
+    """Read a whole number in its range, or one for each block."""
+    start = cursor.offset
+    what, count = f"key {name[:64]!r}", 1
+    if kind == _ARRAY:
+        kind, count = cursor.u32(), cursor.u64()
+    if kind not in _INTEGERS:
+        raise BadGguf(f"{what} must be a whole number, not {_TYPES.get(kind, f'type {kind}')}", start)
+    if count > BLOCKS_MAX:
+        raise BadGguf(f"{what} has {count} numbers, at most {BLOCKS_MAX} are allowed", start)
+    values = struct.unpack(f"<{count}{_INTEGERS[kind]}", cursor.take(count * _SCALAR_BYTES[kind]))
+    low, high = next(limits for ending, limits in COUNTS.items() if name.endswith(ending))
+    for value in values:
+        if not low <= value <= high:
+            raise BadGguf(f"{what} must be from {low} to {high}, not {value}", start)
+    return values
+
+
+def _read_array(cursor: _Cursor) -> None:
+    """Skip an array."""
     start = cursor.offset
     kind, count = cursor.u32(), cursor.u64()
     if count > ARRAY_ELEMENTS_MAX:
@@ -294,19 +343,19 @@ def _read_array(cursor: _Cursor, *, keeps: bool) -> Sequence[int]:
     if kind == _STRING:
         cursor.skip_strings(count)
     elif kind in _SCALAR_BYTES:
-        content = cursor.take(count * _SCALAR_BYTES[kind])
-        if keeps and kind in _INTEGERS and count <= BLOCKS_MAX:
-            return struct.unpack(f"<{count}{_INTEGERS[kind]}", content)
+        cursor.take(count * _SCALAR_BYTES[kind])
     else:
         raise BadGguf(f"array of the unknown or nested type {kind}", start)
-    return ()
 
 
 def _read_row(cursor: _Cursor) -> tuple[str, list[int], int, int]:
     """Name, shape, type and place of a tensor."""
     start = cursor.offset
+    cursor.work(TENSOR_WORK)
     raw_name = cursor.string(TENSOR_NAME_BYTES_MAX, "tensor name")
-    name = raw_name.decode(errors="replace")
+    if not _PRINTABLE.fullmatch(raw_name):
+        raise BadGguf(f"tensor {raw_name!r} has no name of printable ASCII characters", start)
+    name = raw_name.decode()
     dimension_count = cursor.u32()
     if not 0 < dimension_count <= DIMENSIONS_MAX:
         raise BadGguf(f"tensor {name!r} has {dimension_count} dimensions, not 1 to {DIMENSIONS_MAX}", start)
@@ -330,4 +379,4 @@ def _read_tensor(cursor: _Cursor, formats: Mapping[int, BlockFormat], alignment:
     if data_offset % alignment:
         raise BadGguf(f"tensor {name!r} is not aligned to {alignment} bytes", start)
     size_bytes = element_count // block.elements * block.size_bytes
-    return _Tensor(name=name, data_offset=data_offset, size_bytes=size_bytes)
+    return _Tensor(name=name, row_offset=start, data_offset=data_offset, size_bytes=size_bytes)

@@ -16,8 +16,8 @@ from runner.host.home import write_durably
 from runner.host.processes.children import run_child
 
 INSPECT_TIMEOUT_S = 20.0
-# Part of the cache's file names: raise it when inspection finds more than before.
-INSPECTION_VERSION = 1
+# Part of the cache's file names: raise it when inspection finds or refuses more than before.
+INSPECTION_VERSION = 2
 CRASHES_MAX = 2  # of the process that looked; then the file is given up
 ADAPTER_KIND = "adapter"  # of general.type
 

@@ -13,6 +13,7 @@ from common.errors import ModelNotFound
 from protos import cluster_pb2
 from runner.core.devices.gpu_memory import GpuMemory
 from runner.host.devices import gpu_watch
+from runner.host.files.inspection import INSPECTION_VERSION
 from runner.host.models.model_files import NodeModels
 from runner.host.processes import children
 from tests.integration.host.node import Inventory, Node, is_alive, running_node
@@ -73,7 +74,7 @@ async def test_a_file_that_is_added_or_removed_is_noticed(tmp_path: Path) -> Non
 async def test_a_known_file_is_neither_read_nor_inspected_again(tmp_path: Path, models_directory: Path) -> None:
     async with running_node(tmp_path, models_directory) as node:
         model = await node.model("dense:latest")
-        cached = node.home / "cache" / "descriptions" / f"{model.digest}-v1.json"
+        cached = node.home / "cache" / "descriptions" / f"{model.digest}-v{INSPECTION_VERSION}.json"
         await node.host.end()
         cached.write_text(cached.read_text().replace('"dense"', '"from the cache"'))
         await node.restart_host()

@@ -89,13 +89,13 @@ def strings(count: int) -> File:
         (gguf_check.TENSORS_MAX, many_tensors, "tensors, at most"),
         (gguf_check.STRING_BYTES_MAX, lambda n: File(keys=[key(b"k", STRING, text(bytes(n)))]), "string of"),
         (gguf_check.ARRAY_ELEMENTS_MAX, lambda n: File(keys=[array(UINT8, n, bytes(n))]), "array of"),
-        (gguf_check.STRINGS_MAX, strings, "strings in arrays"),
+        (gguf_check.WORK_MAX, lambda n: strings(n - 2 * gguf_check.KEY_WORK), "strings in arrays"),
         (gguf_check.TEMPLATE_BYTES_MAX, template, "string of"),
         (gguf_check.TEMPLATE_BYTES_MAX, named_template, "string of"),
         (gguf_check.NAME_BYTES_MAX, lambda n: File(keys=[number(b"n" * n, 1)]), "key name of"),
         (gguf_check.TENSOR_NAME_BYTES_MAX, named, "tensor name of"),
         (gguf_check.DIMENSIONS_MAX, dimensions, "dimensions, not 1 to 4"),
-        (BLOCKS_MAX, lambda n: model(number(b"llama.block_count", n)), "blocks, at most"),
+        (BLOCKS_MAX, lambda n: model(number(b"llama.block_count", n)), "block_count' must be from 1 to 512, not 513"),
     ],
 )
 def test_a_limit_itself_is_allowed_and_one_more_is_not(limit: int, make: Callable[[int], File], words: str) -> None:
@@ -165,7 +165,7 @@ def test_a_header_of_endless_length_is_refused(monkeypatch: pytest.MonkeyPatch) 
         ([numbers(b"llama.attention.head_count", 8, 6), number(b"llama.attention.head_count_kv", 4)], "6 heads cannot"),
         ([number(b"llama.attention.head_count", 8), numbers(b"llama.attention.head_count_kv", 4, 0, 5)], "share 5"),
         ([number(b"llama.embedding_length", 65), number(b"llama.attention.head_count", 8)], "divided among 8"),
-        ([numbers(b"llama.block_count", 8, BLOCKS_MAX + 1)], "blocks"),
+        ([numbers(b"llama.block_count", 8, BLOCKS_MAX + 1)], "block_count"),
     ],
 )
 def test_numbers_that_contradict_each_other_are_refused(keys: list[bytes], words: str) -> None:
@@ -178,7 +178,10 @@ def test_numbers_that_contradict_each_other_are_refused(keys: list[bytes], words
     [
         [number(b"llama.attention.head_count", 8), number(b"llama.attention.head_count_kv", 8)],
         [number(b"llama.attention.head_count", 8), number(b"llama.attention.head_count_kv", 0)],
-        [number(b"llama.attention.head_count", 0), number(b"llama.embedding_length", 64)],
+        [number(b"llama.attention.head_count", 0), number(b"llama.ssm.state_size", 16)],
+        [number(b"llama.attention.head_count", 0), number(b"llama.wkv.head_size", 64)],
+        [numbers(b"llama.attention.head_count", 0, 8, 0), number(b"llama.embedding_length", 64)],
+        [number(b"llama.context_length", 10_485_760)],
         [
             number(b"llama.embedding_length", 65),
             number(b"llama.attention.head_count", 8),
@@ -197,3 +200,58 @@ def test_a_complaint_about_numbers_names_their_place() -> None:
     with pytest.raises(BadGguf) as caught:
         check_gguf(memoryview(file.content()), FORMATS)
     assert file.content()[: caught.value.offset].endswith(b"head_count_kv")
+
+
+def scalar(name: bytes, kind: int, form: str, value: float) -> bytes:
+    return key(name, kind, struct.pack(f"<{form}", value))
+
+
+@pytest.mark.parametrize("name", [b"", b"a\0b", b"\0", b"a\nb", b"\x7f", "a\u202eb".encode(), b"\xff"])
+def test_names_that_cannot_be_printed_are_refused(name: bytes) -> None:
+    assert "printable" in complaint(File(keys=[number(name, 1)])).message
+    assert "printable" in complaint(File(tensors=[tensor(name, [8])], data=bytes(32))).message
+
+
+def test_two_tensors_of_one_name_are_refused() -> None:
+    table = [tensor(b"a", [8]), tensor(b"b", [8], offset=32), tensor(b"a", [8], offset=64)]
+    found = complaint(File(tensors=table, data=bytes(96)))
+    assert found.message == "tensor 'a' is there twice"
+    assert File(tensors=table).content()[found.offset :].startswith(table[2])
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (number(b"llama.attention.head_count", 0), "head_count is 0"),
+        (numbers(b"llama.attention.head_count", 0, 0), "head_count is 0"),
+        (scalar(b"llama.attention.head_count", INT32, "i", -1), "head_count' must be from 0 to 65536, not -1"),
+        (scalar(b"llama.attention.head_count", FLOAT32, "f", 8.0), "head_count' must be a whole number, not a float"),
+        (scalar(b"llama.attention.head_count", 7, "B", 1), "must be a whole number, not a truth value"),
+        (key(b"llama.attention.head_count", STRING, text(b"8")), "must be a whole number, not a text"),
+        (key(b"llama.block_count", ARRAY, struct.pack("<IQf", FLOAT32, 1, 8.0)), "must be a whole number, not a float"),
+        (numbers(b"llama.attention.head_count_kv", 8, -1), "head_count_kv' must be from 0 to 65536, not -1"),
+        (numbers(b"llama.feed_forward_length", *[1] * (BLOCKS_MAX + 1)), "has 513 numbers, at most 512"),
+        (number(b"llama.context_length", 2**32 - 1), "context_length' must be from 0 to 2147483647, not 4294967295"),
+        (scalar(b"llama.embedding_length", 10, "Q", 2**64 - 1), "embedding_length' must be from 1 to 1048576"),
+        (number(b"llama.embedding_length", 0), "embedding_length' must be from 1"),
+        (number(b"llama.block_count", 0), "block_count' must be from 1"),
+        (number(b"llama.expert_count", 2**31), "expert_count' must be from 0"),
+        (number(b"clip.vision.attention.head_count", 2**20), "head_count' must be from 0"),
+    ],
+)
+def test_counts_that_no_model_has_are_refused_by_name(bad: bytes, words: str) -> None:
+    assert words in complaint(model(bad)).message
+    assert words in complaint(File(keys=[bad, *model().keys])).message
+
+
+def test_everything_at_once_is_refused_before_it_takes_long() -> None:
+    count = 100_000
+    file = File(
+        keys=[*many_keys(count - 2).keys, *strings(2_000_000).keys],
+        tensors=many_tensors(count).tensors,
+        data=bytes(32 * count),
+    )
+    content = file.content()
+    started = time.process_time()
+    assert "too many keys, tensors and strings" in complaint(content).message
+    assert time.process_time() - started < VERDICT_S_MAX
