@@ -36,6 +36,7 @@ from gateway.keys.key_redis import KeyRedis
 from gateway.keys.key_store import KeyStore
 from gateway.keys.made_keys import MadeKeys
 from gateway.keys.quota_book import QuotaBook
+from gateway.keys.visits import claim
 from gateway.models.model_store import ModelStores
 from gateway.models.scrape_targets import OwnAddresses
 from gateway.pressure.pressure import PRESSURE, watch_pressure
@@ -120,7 +121,7 @@ async def running_gateway(
     certificate = Certificate.open(settings.tls_cert, settings.tls_key)
     listener = _bind_http(settings)
     routes = RouteCache()
-    templates = TemplatePool()
+    templates = TemplatePool(SystemClock(), tenant=lambda: claim(0).tenant)
     model_stores = StoreClient()
     dispatcher = _make_dispatcher(settings, routes, scheduler)
     service = Service(

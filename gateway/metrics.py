@@ -60,6 +60,12 @@ RESUMES = Counter(
 QUARANTINED = Counter("puna_gateway_quarantined_requests_total", "Requests refused because they stopped two runners")
 AUDIT_LOST = Counter("puna_gateway_audit_lost_total", "Entries that the audit log could not take")
 IGNORED_FIELDS = Counter("puna_gateway_ignored_fields_total", "Unknown fields in request bodies")
+STOPPED_TEMPLATES = Counter(
+    "puna_gateway_stopped_templates_total",
+    "Renderings that the limits of chat templates stopped, by how: killed (CPU time, memory or wall time of a worker), "
+    "refused (the same template in the minute after)",
+    ["how"],
+)
 ROUTES_CONNECTED = Gauge("puna_gateway_routes_connected", "1 while the watch on the scheduler's routes is open")
 SKIPPED_ROWS = Counter(
     "puna_gateway_skipped_rows_total",
@@ -67,6 +73,8 @@ SKIPPED_ROWS = Counter(
     ["table"],
 )
 REFUSED_TABLES = Counter("puna_gateway_refused_tables_total", "Tables of routes that could not be taken at all")
+for _how in ("killed", "refused"):
+    STOPPED_TEMPLATES.labels(how=_how)
 for _table in ("models", "aliases"):  # nought from the start, so that a first time shows as a rise
     SKIPPED_ROWS.labels(table=_table)
 QUEUE_DEPTH = Family(

@@ -23,6 +23,7 @@ log = get_logger()
 
 DEFAULT_POLICY = TemplatePolicy()
 _SMALL_CHARACTERS = 2_000
+_SMALL_MESSAGES = 20
 _SAMPLE = Chat(messages=(Message(role="user", content="Hello"),))
 # Each text is unlike all others, so that their order in the rendering is known.
 _LATER_SYSTEM_SAMPLE = Chat(
@@ -44,8 +45,8 @@ _REMEMBERED_MAX = 256
 class Renderer(Protocol):
     """Interface of a renderer of templates (`gateway.templates.pool.TemplatePool`)."""
 
-    async def render(self, template: str, variables: Mapping[str, object]) -> str:
-        """Render a template to text."""
+    async def render(self, template: str, variables: Mapping[str, object], *, is_small: bool = False) -> str:
+        """Render a template to text. `is_small`: if it runs over its limits, that is not due to the variables."""
 
 
 class ChatPrompts:
@@ -143,7 +144,7 @@ class ChatPrompts:
             "bos_token": model.bos_token,
             "eos_token": model.eos_token,
         }
-        rendered = await self._renderer.render(choice.text, variables)
+        rendered = await self._renderer.render(choice.text, variables, is_small=_is_small(chat))
         if prefill:
             # The answer goes on where the last message ends, so what the template puts behind it is cut off.
             rendered = rendered.rpartition(_PREFILL_MARK)[0] or rendered
@@ -215,8 +216,14 @@ def _pattern_of(special_tokens: tuple[str, ...]) -> re.Pattern[str] | None:
 
 
 def _is_small(chat: Chat) -> bool:
-    """Return True if the conversation is too short for a failure to be due to its length."""
-    return not chat.tools and sum(len(message.content) for message in chat.messages) <= _SMALL_CHARACTERS
+    """Return True if the conversation is too short and plain for a failure to be due to what it says."""
+    return (
+        not chat.tools
+        and not chat.template_kwargs
+        and len(chat.messages) <= _SMALL_MESSAGES
+        and not any(message.tool_calls for message in chat.messages)
+        and sum(len(message.content) + len(message.thinking) for message in chat.messages) <= _SMALL_CHARACTERS
+    )
 
 
 def _message_variables(message: Message, guard: LiteralGuard, *, short_ids: bool) -> dict[str, object]:

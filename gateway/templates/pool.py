@@ -2,15 +2,21 @@
 
 import asyncio
 import contextlib
+import hashlib
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import orjson
 
+from common.clock import Clock
 from common.errors import QueueFull, TemplateFailed
 from common.telemetry.logs import get_logger
+from gateway import metrics
+from gateway.core.dispatch.fairness import NO_TENANT
+from gateway.templates.kills import KilledTemplates
 
 log = get_logger()
 
@@ -23,15 +29,24 @@ WAIT_S_MAX = 10.0
 TEMPLATE_BYTES_MAX = 256 * 1024
 
 
+_KILLED = (
+    "the chat template ran over its time or memory limit (1 s of CPU time, 256 MiB); shorten the conversation or use"
+    " another template"
+)
 _INLINE_CHARACTERS = 32 * 1024
 # Least count of a value, however short it is.
 _CHARACTERS_PER_VALUE = 16
 
 
 class TemplatePool:
-    """Renders templates, at most WORKERS at a time. `start` before use, `stop` after."""
+    """Renders templates, at most WORKERS at a time and one for each tenant. `start` before use, `stop` after."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock, tenant: Callable[[], str]) -> None:
+        """`tenant` returns the tenant of the present task; NO_TENANT, where there are no keys, has every worker."""
+        self._clock = clock
+        self._tenant = tenant
+        self._killed = KilledTemplates()
+        self._lanes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._idle: asyncio.Queue[_Worker] = asyncio.Queue(maxsize=WORKERS)
 
     async def start(self) -> None:
@@ -46,32 +61,56 @@ class TemplatePool:
         while not self._idle.empty():
             await self._idle.get_nowait().kill()
 
-    async def render(self, template: str, variables: Mapping[str, object]) -> str:
-        """Render a template to text.
+    async def render(self, template: str, variables: Mapping[str, object], *, is_small: bool = False) -> str:
+        """Render a template to text. `is_small`: if it runs over its limits, that is not due to the variables.
 
         Raises:
-            TemplateFailed: the template refused, is broken, or ran over its limits; tell the client.
+            TemplateFailed: the template refused, is broken, or ran over its limits, now or in the last minute; tell
+                the client.
             QueueFull: no worker became free in time.
         """
-        if len(template.encode()) > TEMPLATE_BYTES_MAX:
+        text_bytes = template.encode()
+        if len(text_bytes) > TEMPLATE_BYTES_MAX:
             raise _failed(f"the chat template is larger than {TEMPLATE_BYTES_MAX} bytes", is_flaw=True)
         frame = await _encoded({"template": template, "variables": variables})
-        worker = await self._free_worker() if self._idle.empty() else self._idle.get_nowait()
-        try:
-            answer = orjson.loads(await worker.ask(frame))
-        finally:
-            self._idle.put_nowait(worker)
+        digest, tenant = hashlib.sha256(text_bytes).digest(), self._tenant()
+        async with self._free_worker(tenant) as worker:
+            if message := self._killed.find(digest, tenant=tenant, frame_bytes=len(frame), now_s=self._clock.now_s()):
+                metrics.STOPPED_TEMPLATES.labels(how="refused").inc()
+                raise _failed(message, is_flaw=True)
+            try:
+                answer = orjson.loads(await worker.ask(frame))
+            except TemplateFailed as error:
+                metrics.STOPPED_TEMPLATES.labels(how="killed").inc()
+                if error.is_flaw:
+                    self._killed.add(
+                        digest,
+                        tenant=tenant,
+                        frame_bytes=len(frame),
+                        is_small=is_small,
+                        message=error.message,
+                        now_s=self._clock.now_s(),
+                    )
+                raise
         if "error" in answer:
             raise _failed(f"chat template: {answer['error']}", is_flaw=answer.get("flaw", False))
         text: str = answer["text"]
         return text
 
-    async def _free_worker(self) -> "_Worker":
-        try:
-            async with asyncio.timeout(WAIT_S_MAX):
-                return await self._idle.get()
-        except TimeoutError as error:
-            raise QueueFull("too many prompts are being rendered", retry_after_s=1.0) from error
+    @contextlib.asynccontextmanager
+    async def _free_worker(self, tenant: str) -> "AsyncIterator[_Worker]":
+        """Have a worker for one rendering, once the tenant has no other."""
+        # No tenants, no lanes: a lock of its own for each.
+        lane = asyncio.Lock() if tenant == NO_TENANT else self._lanes.setdefault(tenant, asyncio.Lock())
+        async with contextlib.AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(WAIT_S_MAX):
+                    await held.enter_async_context(lane)
+                    worker = self._idle.get_nowait() if not self._idle.empty() else await self._idle.get()
+            except TimeoutError as error:
+                raise QueueFull("too many prompts are being rendered", retry_after_s=1.0) from error
+            held.callback(self._idle.put_nowait, worker)
+            yield worker
 
 
 class _Worker:
@@ -106,7 +145,7 @@ class _Worker:
             await self.kill()
             # Of its own CPU time or memory, unless it was ended here: others may have had the processors.
             flaw = None if self._was_late else True
-            raise _failed("the chat template ran over its time or memory limit", is_flaw=flaw) from error
+            raise _failed(_KILLED, is_flaw=flaw) from error
         except asyncio.CancelledError:
             # The client left; what the process is doing is of no use, and its answer would confuse the next reader.
             await self.kill()

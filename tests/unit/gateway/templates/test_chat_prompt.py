@@ -34,7 +34,7 @@ class InProcess:
         self.variables: list[Mapping[str, Any]] = []
         self._render = make_renderer()
 
-    async def render(self, template: str, variables: Mapping[str, object]) -> str:
+    async def render(self, template: str, variables: Mapping[str, object], *, is_small: bool = False) -> str:
         self.variables.append(variables)
         rendered = self._render(template, dict(variables))
         if "error" in rendered:

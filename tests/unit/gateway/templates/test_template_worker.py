@@ -3,13 +3,18 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
+from common.clock import SystemClock
 from common.errors import TemplateFailed
+from gateway.core.dispatch.fairness import NO_TENANT
+from gateway.templates.kills import KILL_REMEMBERED_S
 from gateway.templates.pool import TEMPLATE_BYTES_MAX, WALL_S_MAX, WORKERS, TemplatePool
 from gateway.templates.worker import make_renderer
 from tests.waiting import Stopwatch
@@ -17,9 +22,27 @@ from tests.waiting import Stopwatch
 VARIABLES: dict[str, Any] = {"messages": [{"role": "user", "content": "<b>hi</b> ä"}], "tools": [{"name": "é"}]}
 
 
+LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+_tenant = ContextVar("tenant", default=NO_TENANT)
+
+
+class SetClock(SystemClock):
+    """A clock that the test moves."""
+
+    moved_s = 0.0
+
+    def now_s(self) -> float:
+        return 100.0 + self.moved_s
+
+
 @pytest.fixture
-async def pool() -> AsyncIterator[TemplatePool]:
-    one = TemplatePool()
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+async def pool(clock: SetClock) -> AsyncIterator[TemplatePool]:
+    one = TemplatePool(clock, tenant=_tenant.get)
     await one.start()
     yield one
     await one.stop()
@@ -114,9 +137,7 @@ async def test_a_template_beyond_its_size_is_not_even_compiled(pool: TemplatePoo
 
 async def test_a_hostile_template_does_not_hold_up_others(pool: TemplatePool) -> None:
     await asyncio.gather(*(pool.render("warm", {}) for _ in range(WORKERS)))
-    hostile = asyncio.create_task(
-        pool.render("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", {})
-    )
+    hostile = asyncio.create_task(pool.render(LOOP, {}))
     assert await pool.render("ok", {}) == "ok"
     assert not hostile.done()
     with pytest.raises(TemplateFailed):
@@ -142,7 +163,7 @@ def _workers() -> list[int]:
 
 
 async def test_a_cancelled_rendering_leaves_no_answer_for_the_next_request(pool: TemplatePool) -> None:
-    slow = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}slow"
+    slow = f"{LOOP}slow"
     for _ in range(WORKERS):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
@@ -157,3 +178,68 @@ async def test_the_limit_counts_cpu_time_of_one_rendering_and_not_of_the_process
     third_of_a_second = "{% for i in range(1000) %}{% for j in range(1500) %}{% endfor %}{% endfor %}ok"
     for _ in range(WORKERS * 6):
         assert await pool.render(third_of_a_second, {}) == "ok"
+
+
+async def render_for(
+    tenant: str, pool: TemplatePool, template: str, variables: Mapping[str, Any], *, is_small: bool
+) -> str:
+    """Render in a task of this tenant."""
+    _tenant.set(tenant)
+    return await pool.render(template, variables, is_small=is_small)
+
+
+def stopped(how: str) -> float:
+    return REGISTRY.get_sample_value("puna_gateway_stopped_templates_total", {"how": how}) or 0.0
+
+
+async def test_a_template_that_loops_costs_one_worker_once_and_other_tenants_nothing(
+    pool: TemplatePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.templates.pool.WALL_S_MAX", 100.0)  # the kernel's limit on CPU time alone
+    monkeypatch.setattr("gateway.templates.pool.WAIT_S_MAX", 100.0)
+    killed, refused = stopped("killed"), stopped("refused")
+    loops = [asyncio.create_task(render_for("loud", pool, LOOP, {}, is_small=True)) for _ in range(20)]
+    for number in range(20):
+        text = await asyncio.create_task(render_for("quiet", pool, "{{ n }}", {"n": number}, is_small=True))
+        assert text == str(number)
+    assert not any(loop.done() for loop in loops), "the quiet tenant waited for the loud one"
+    outcomes = await asyncio.gather(*loops, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {TemplateFailed}
+    assert len({str(outcome) for outcome in outcomes}) == 1
+    assert (stopped("killed"), stopped("refused")) == (killed + 1, refused + 19)
+
+
+async def test_a_killed_template_is_refused_to_all_for_a_minute_and_tried_again_then(
+    pool: TemplatePool, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.templates.pool.WALL_S_MAX", 100.0)
+    killed = stopped("killed")
+    for tenant, moved_s in (("a", 0.0), ("b", 0.0), (NO_TENANT, 1.0), ("a", KILL_REMEMBERED_S - 0.01)):
+        clock.moved_s = moved_s
+        with pytest.raises(TemplateFailed, match="over its time or memory") as caught:
+            await asyncio.create_task(render_for(tenant, pool, LOOP, {}, is_small=True))
+        assert caught.value.is_flaw
+        assert stopped("killed") == killed + 1
+    assert await pool.render("ok", {}) == "ok"
+    clock.moved_s = KILL_REMEMBERED_S
+    with pytest.raises(TemplateFailed, match="over its time or memory"):
+        await pool.render(LOOP, {}, is_small=True)
+    assert stopped("killed") == killed + 2
+
+
+async def test_a_long_conversation_closes_a_template_to_its_own_tenant_and_length_only(
+    pool: TemplatePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.templates.pool.WALL_S_MAX", 100.0)
+    killed = stopped("killed")
+    quadratic = "{% for a in text %}{% for b in text %}{% endfor %}{% endfor %}ok"
+    long, short = {"text": "x" * 100_000}, {"text": "x" * 10}
+    for _ in range(2):
+        with pytest.raises(TemplateFailed, match="over its time or memory"):
+            await asyncio.create_task(render_for("a", pool, quadratic, long, is_small=False))
+    assert stopped("killed") == killed + 1
+    for tenant in ("a", "b"):
+        assert await asyncio.create_task(render_for(tenant, pool, quadratic, short, is_small=True)) == "ok"
+    with pytest.raises(TemplateFailed):
+        await asyncio.create_task(render_for("b", pool, quadratic, long, is_small=False))
+    assert stopped("killed") == killed + 2
