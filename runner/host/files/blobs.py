@@ -4,6 +4,9 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Self
 
 from common.errors import DiskFull
 from common.paths import open_regular
@@ -24,6 +27,8 @@ class BlobStore:
     def __init__(self, directory: Path) -> None:
         """`directory` is blobs/ of the store."""
         self.directory = directory
+        self._reservations: set[Reservation] = set()
+        self._admission = Lock()  # the disk is asked off the event loop, by several threads
         self.on_commit: Callable[[str], None] = lambda _digest: None  # hears the digest of each complete blob
 
     def path(self, digest: str) -> Path:
@@ -52,8 +57,7 @@ class BlobStore:
         return max(status.st_mtime, status.st_ctime)
 
     def partial_path(self, digest: str) -> Path:
-        """Return the path at which a blob grows; creates its directory."""
-        self.make_directory()
+        """Return the path at which a blob grows."""
         return self.directory / (file_name(digest) + PARTIAL_SUFFIX)
 
     def make_directory(self) -> None:
@@ -65,9 +69,35 @@ class BlobStore:
         self.directory.mkdir(parents=True, exist_ok=True)
 
     def free_bytes(self) -> int:
-        """Return the bytes that may still be written here, without the headroom; 0 if that cannot be read."""
+        """Return the bytes that nothing has reserved, without the headroom; 0 if that cannot be read."""
         free, total = self.room()
-        return max(0, free - max(HEADROOM_BYTES, int(total * HEADROOM_SHARE)))
+        return max(0, free - max(HEADROOM_BYTES, int(total * HEADROOM_SHARE)) - self.reserved_bytes())
+
+    def reserved_bytes(self) -> int:
+        """Return the bytes that uploads and downloads in progress will still write."""
+        return sum(reservation.left_bytes() for reservation in tuple(self._reservations))
+
+    def reservation(self, left_bytes: Callable[[], int]) -> "Reservation":
+        """Return a reservation, not yet admitted, for a writer that will still write so many bytes."""
+        return Reservation(self, left_bytes)
+
+    def admit(self, reservation: "Reservation") -> None:
+        """Count a reservation from now on, or check that one that has grown still fits.
+
+        Raises:
+            DiskFull: less room than that; it is not counted.
+        """
+        with self._admission:
+            self._reservations.discard(reservation)
+            if not reservation.is_over:
+                self.check_room(reservation.left_bytes())
+                self._reservations.add(reservation)
+
+    def release(self, reservation: "Reservation") -> None:
+        """Stop counting a reservation, for good."""
+        with self._admission:
+            reservation.is_over = True
+            self._reservations.discard(reservation)
 
     def offered(self) -> tuple[int, int]:
         """Return free and total bytes for reports: in steps, so that not every written byte is a change."""
@@ -92,14 +122,17 @@ class BlobStore:
         return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
 
     def check_room(self, bytes_needed: int) -> None:
-        """Refuse what the disk cannot take.
+        """Refuse what the disk cannot take beside what is reserved.
 
         Raises:
             DiskFull: less room than that, with headroom for others.
         """
         free = self.free_bytes()
         if bytes_needed > free:
-            raise DiskFull(f"no room for {bytes_needed} bytes in {self.directory}: {free} may be written")
+            raise DiskFull(
+                f"no room for {bytes_needed} bytes in {self.directory}: {free} may be written,"
+                f" {self.reserved_bytes()} are reserved for uploads and downloads in progress; delete models or wait"
+            )
 
     def commit(self, digest: str, partial: Path) -> None:
         """Make a complete file the blob; the caller has checked its digest. Durable when it returns.
@@ -161,3 +194,31 @@ class BlobStore:
             return 0
         self.path(digest).unlink(missing_ok=True)
         return size
+
+
+class Reservation:
+    """Room for the bytes that one writer will still write; within its context from `admit` on.
+
+    The context may end while `admit` runs in a thread: then it admits nothing.
+    """
+
+    def __init__(self, blobs: BlobStore, left_bytes: Callable[[], int]) -> None:
+        self._blobs = blobs
+        self.left_bytes = left_bytes
+        self.is_over = False
+
+    def admit(self) -> None:
+        """Reserve what is left to write.
+
+        Raises:
+            DiskFull: there is no room.
+        """
+        self._blobs.admit(self)
+
+    def __enter__(self) -> Self:
+        """Return it, with nothing reserved yet."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Release what is reserved."""
+        self._blobs.release(self)

@@ -67,12 +67,12 @@ class BlobJobs:
         return max(0, size_bytes - here_bytes(self._blobs.partial_path(digest)))
 
     async def check_room(self, layers: Iterable[Layer]) -> None:
-        """Check that the disk has room for the missing bytes of all these blobs.
+        """Check that the disk has room for the missing bytes of all these blobs, beside those that are fetched now.
 
         Raises:
             DiskFull: it has not.
         """
-        wanted = list(layers)
+        wanted = [layer for layer in layers if layer.digest not in self._jobs]
 
         def check() -> None:
             self._blobs.check_room(sum(self.missing_bytes(layer.digest, layer.size_bytes) for layer in wanted))
@@ -141,14 +141,16 @@ class BlobJobs:
     async def _fetch(self, job: BlobJob, sources: Sequence[BlobSource]) -> None:
         if self._blobs.size(job.digest) == job.size_bytes:
             return
-        self._blobs.check_room(self.missing_bytes(job.digest, job.size_bytes))
-        partial = self._blobs.partial_path(job.digest)
-        file = PartialFile(partial, digest=job.digest, size_bytes=job.size_bytes)
-        try:
-            job.download = BlobDownload(file, sources=sources, pace=self._pace, changes=job.changes)
-            await job.download.run()
-            await asyncio.to_thread(self._blobs.commit, job.digest, partial)
-            file.forget()
-        finally:
-            await file.close()
+        with self._blobs.reservation(lambda: self.missing_bytes(job.digest, job.size_bytes)) as room:
+            await asyncio.to_thread(room.admit)
+            self._blobs.make_directory()
+            partial = self._blobs.partial_path(job.digest)
+            file = PartialFile(partial, digest=job.digest, size_bytes=job.size_bytes)
+            try:
+                job.download = BlobDownload(file, sources=sources, pace=self._pace, changes=job.changes)
+                await job.download.run()
+                await asyncio.to_thread(self._blobs.commit, job.digest, partial)
+                file.forget()
+            finally:
+                await file.close()
         log.info("blob.fetched", digest=job.digest[:12], bytes=job.size_bytes)

@@ -155,6 +155,7 @@ class Origins:
             return
         partial = self._store.blobs.partial_path(digest)
         try:
+            self._store.blobs.make_directory()
             partial.write_bytes(content)
             self._store.blobs.commit(digest, partial)
         except OSError as error:

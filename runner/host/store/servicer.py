@@ -76,9 +76,13 @@ class ModelStoreServicer(store_pb2_grpc.ModelStoreServicer):
         if size is not None:
             return store_pb2.PutBlobResponse(existed=True, size_bytes=size)
 
-        await self._store.uploads.check(first.size_bytes)
-        # The sender waits for this word before it sends the content.
-        await context.send_initial_metadata(((TAKES_KEY, "1"),))
+        is_begun = False
+
+        async def begin() -> None:
+            nonlocal is_begun
+            is_begun = True
+            # The sender waits for this word before it sends the content.
+            await context.send_initial_metadata(((TAKES_KEY, "1"),))
 
         async def pieces() -> AsyncIterator[bytes]:
             if first.data:
@@ -87,9 +91,10 @@ class ModelStoreServicer(store_pb2_grpc.ModelStoreServicer):
                 yield request.data
 
         try:
-            written = await self._store.uploads.receive(digest, first.size_bytes, pieces())
+            written = await self._store.uploads.receive(digest, first.size_bytes, pieces(), on_admitted=begin)
         except PunaError:
-            await _drain(request_iterator)
+            if is_begun:
+                await _drain(request_iterator)
             raise
         return store_pb2.PutBlobResponse(existed=False, size_bytes=written)
 

@@ -4,17 +4,34 @@ import asyncio
 import contextlib
 import hashlib
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from common.errors import InvalidRequest, RequestTooLarge
 from runner.core.store.digests import qualified
-from runner.host.files.blobs import PARTIAL_SUFFIX, BlobStore
+from runner.host.files.blobs import PARTIAL_SUFFIX, BlobStore, Reservation
 from runner.host.store.access import writing
 
 PREFIX = "upload-"
-ROOM_CHECK_BYTES = 64 * 1024 * 1024  # how often the disk is asked while a blob of unknown length comes in
+ROOM_STEP_BYTES = 8 * 1024 * 1024  # reserved at a time while a blob of unknown length comes in
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Bytes of one upload."""
+
+    expected: int  # announced, or reserved so far
+    written: int = 0
+
+    def left_bytes(self) -> int:
+        """Return what will still be written."""
+        return max(0, self.expected - self.written)
+
+
+async def _ready() -> None:
+    """Nothing waits for the admission."""
 
 
 class Uploads:
@@ -40,19 +57,17 @@ class Uploads:
         aside = self._blobs.directory / f"{PREFIX}{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
         return self._blobs.path(digest).rename(aside), aside.lstat().st_size
 
-    async def check(self, announced_bytes: int) -> None:
-        """Refuse at once what cannot be taken in.
+    async def receive(
+        self,
+        digest: str,
+        announced_bytes: int,
+        pieces: AsyncIterator[bytes],
+        *,
+        on_admitted: Callable[[], Awaitable[None]] = _ready,
+    ) -> int:
+        """Take in a blob; its size. `on_admitted` is called once its room is reserved, before `pieces` is read.
 
-        Raises:
-            RequestTooLarge, DiskFull, PermissionDenied: as `receive`.
-        """
-        self._check_length(announced_bytes)
-        await asyncio.to_thread(self._blobs.check_room, announced_bytes)
-        with writing(self._blobs.directory):
-            await asyncio.to_thread(self._blobs.make_directory)
-
-    async def receive(self, digest: str, announced_bytes: int, pieces: AsyncIterator[bytes]) -> int:
-        """Take in a blob; its size.
+        An `announced_bytes` of 0 is an unknown length.
 
         Raises:
             InvalidRequest: the content has another digest or another length than announced; nothing is kept.
@@ -60,38 +75,53 @@ class Uploads:
             DiskFull: no room for it.
             PermissionDenied: the store cannot be written.
         """
-        await self.check(announced_bytes)
-        with writing(self._blobs.directory):
+        self._check_length(announced_bytes)
+        progress = _Progress(announced_bytes)
+        with self._blobs.reservation(progress.left_bytes) as room, writing(self._blobs.directory):
+            await asyncio.to_thread(room.admit)
+            await asyncio.to_thread(self._blobs.make_directory)
+            await on_admitted()
             path = self._blobs.directory / f"{PREFIX}{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
             try:
-                return await self._write(path, digest, announced_bytes, pieces)
+                await self._write(path, digest, announced_bytes, pieces, progress, room)
+                return progress.written
             finally:
                 # Shielded: a call that breaks off may be cancelled twice, and a thread that has not begun never would.
                 await asyncio.shield(asyncio.to_thread(path.unlink, missing_ok=True))
 
-    async def _write(self, path: Path, digest: str, announced_bytes: int, pieces: AsyncIterator[bytes]) -> int:
-        hashed, written, checked = hashlib.sha256(), 0, 0
+    async def _write(  # of one upload
+        self,
+        path: Path,
+        digest: str,
+        announced_bytes: int,
+        pieces: AsyncIterator[bytes],
+        progress: _Progress,
+        room: Reservation,
+    ) -> None:
+        hashed = hashlib.sha256()
         with await asyncio.to_thread(path.open, "xb") as file:
             async for piece in pieces:
-                written += len(piece)
-                self._check_length(written)
-                if announced_bytes and written > announced_bytes:
+                received = progress.written + len(piece)
+                self._check_length(received)
+                if announced_bytes and received > announced_bytes:
                     raise InvalidRequest(
                         f"the blob is longer than the announced {announced_bytes} bytes", param="digest"
                     )
-                if not announced_bytes and written - checked >= ROOM_CHECK_BYTES:
-                    checked = written
-                    await asyncio.to_thread(self._blobs.check_room, ROOM_CHECK_BYTES)
+                if received > progress.expected:
+                    progress.expected = received + ROOM_STEP_BYTES
+                    await asyncio.to_thread(room.admit)
                 await asyncio.to_thread(_append, file, hashed, piece)
-        if announced_bytes and written != announced_bytes:
-            raise InvalidRequest(f"the blob has {written} bytes, {announced_bytes} were announced", param="digest")
+                progress.written = received  # these bytes are missing on the disk from now on
+        if announced_bytes and progress.written != announced_bytes:
+            raise InvalidRequest(
+                f"the blob has {progress.written} bytes, {announced_bytes} were announced", param="digest"
+            )
         found = hashed.hexdigest()
         if found != digest:
             raise InvalidRequest(
                 f'digest mismatch, expected "{qualified(digest)}", got "{qualified(found)}"', param="digest"
             )
         await asyncio.to_thread(self._blobs.commit, digest, path)
-        return written
 
     def _check_length(self, count: int) -> None:
         if count > self._bytes_max:

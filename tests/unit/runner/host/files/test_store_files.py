@@ -31,6 +31,7 @@ def test_a_committed_blob_is_read_only_and_announced(tmp_path: Path) -> None:
     heard: list[str] = []
     blobs = BlobStore(tmp_path / "blobs")
     blobs.on_commit = heard.append
+    blobs.make_directory()
     partial = blobs.partial_path(DIGEST)
     partial.write_bytes(CONTENT)
     assert not blobs.has(DIGEST)

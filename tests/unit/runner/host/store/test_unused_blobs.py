@@ -27,6 +27,7 @@ def opened(tmp_path: Path, *, prunes: bool = True) -> Store:
 def put(store: Store, content: bytes) -> str:
     """As an upload that is complete."""
     digest = hashlib.sha256(content).hexdigest()
+    store.blobs.make_directory()
     partial = store.blobs.partial_path(digest)
     partial.write_bytes(content)
     store.blobs.commit(digest, partial)
