@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from hashlib import sha256
@@ -95,6 +96,32 @@ async def test_a_cancelled_child_does_not_stay(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(asyncio.CancelledError):
         await running
     assert not is_alive(pid)
+
+
+async def test_a_child_that_prints_without_end_is_ended_at_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid_file = tmp_path / "pid"
+    program = (
+        "import os, pathlib, sys\n"
+        "pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\n"
+        "while True: print('x' * 10000)"
+    )
+    monkeypatch.setattr(children, "runner_command", lambda *_: [sys.executable, "-c", program, str(pid_file)])
+    monkeypatch.setattr(children, "OUTPUT_BYTES_MAX", MIB)
+    result = await children.run_child("inspect", [], timeout_s=30)
+    assert result.failure() == f"it printed more than {MIB} bytes and was ended"
+    assert (result.exit_code, result.output, result.left) == (-signal.SIGKILL, b"", None)
+    assert not is_alive(int(pid_file.read_text()))
+
+
+async def test_of_a_childs_errors_only_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import sys; sys.stdout.write('done'); sys.stderr.write('x' * 10_000_000 + '!'); sys.exit(3)"
+    monkeypatch.setattr(children, "runner_command", lambda *_: [sys.executable, "-c", program])
+    result = await children.run_child("inspect", [], timeout_s=30)
+    assert (result.exit_code, result.output) == (3, b"done")
+    assert len(result.last_line) == children.STDERR_BYTES_KEPT
+    assert result.last_line.endswith("x!")
 
 
 async def test_a_gpu_reader_that_falls_silent_is_killed_and_started_again(
