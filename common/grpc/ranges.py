@@ -94,11 +94,17 @@ def _find_in_numbers(message: Any, field: _Field) -> OutOfRange | None:
     return None
 
 
-def _fields_of(descriptor: Any) -> Iterator[_Field]:
+def _fields_of(descriptor: Any, around: frozenset[str] = frozenset()) -> Iterator[_Field]:
+    """Yield the fields to look at. Messages without any, such as the pieces of a prompt, are left out.
+
+    `around` has the messages that contain this one, so that one which contains itself has an end.
+    """
+    around |= {descriptor.full_name}
     for field in descriptor.fields:
         is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
         number = field.message_type.fields_by_name["value"] if is_map else field
-        is_message = number.message_type is not None
+        inner = number.message_type
+        is_message = inner is not None and (inner.full_name in around or any(_fields_of(inner, around)))
         is_float = number.cpp_type in (number.CPPTYPE_FLOAT, number.CPPTYPE_DOUBLE)
         is_unsigned = number.cpp_type in (number.CPPTYPE_UINT32, number.CPPTYPE_UINT64)
         is_integer = is_unsigned or number.cpp_type in (number.CPPTYPE_INT32, number.CPPTYPE_INT64)
