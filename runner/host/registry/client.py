@@ -18,6 +18,7 @@ from common.errors import (
 from runner.core.registry.addresses import (
     MANIFEST_TYPES,
     REDIRECTS_MAX,
+    Reach,
     authority,
     blob_path,
     manifest_path,
@@ -30,6 +31,7 @@ from runner.core.registry.credentials import Credentials
 from runner.core.store.digests import qualified
 from runner.core.store.manifest import MANIFEST_BYTES_MAX
 from runner.core.store.names import StoreName
+from runner.host.registry.transport import REACH
 
 TOKEN_BYTES_MAX = 1024 * 1024
 ERROR_BYTES_MAX = 64 * 1024
@@ -114,8 +116,9 @@ class RegistryClient:
         """
         proved = False
         hops = 0
+        reach: Reach | None = None  # of the last sender of a redirect away from the registry
         while True:
-            answer = await self._send(method, url, headers)
+            answer = await self._send(method, url, headers, reach)
             try:
                 if answer.status_code == 401 and not proved and authority(url) == authority(self._base_url):
                     proved = await self._prove(answer)
@@ -125,7 +128,10 @@ class RegistryClient:
                     hops += 1
                     if hops > REDIRECTS_MAX:
                         raise RegistryFailed(f"{self.host} redirects more than {REDIRECTS_MAX} times")
-                    url = redirected(url, answer.headers["location"], plain=self._insecure)
+                    reach = answer.extensions[REACH]
+                    url = redirected(url, answer.headers["location"], plain=self._insecure, allowed=reach)
+                    if authority(url) == authority(self._base_url):
+                        reach = None  # named by the operator
                     continue
                 with _transport_errors(self.host):
                     yield answer
@@ -133,7 +139,7 @@ class RegistryClient:
             finally:
                 await answer.aclose()
 
-    async def _send(self, method: str, url: str, headers: Mapping[str, str]) -> httpx.Response:
+    async def _send(self, method: str, url: str, headers: Mapping[str, str], reach: Reach | None) -> httpx.Response:
         # Compressed content would have other bytes than the digest.
         sent = {"Accept-Encoding": "identity", **headers}
         if self._authorization and self._may_see(url):
@@ -141,7 +147,8 @@ class RegistryClient:
         tries_tls = self._registry.plain_allowed and not self._insecure
         hint = "; one that speaks no TLS is pulled from with insecure" if tries_tls else ""
         with _transport_errors(self.host, hint):
-            return await self._http.send(self._http.build_request(method, url, headers=sent), stream=True)
+            request = self._http.build_request(method, url, headers=sent, extensions={REACH: reach})
+            return await self._http.send(request, stream=True)
 
     def _may_see(self, url: str) -> bool:
         """Return True if the authorization is for the requested host: never for the target of a redirect."""

@@ -18,6 +18,7 @@ from runner.host.registry.blob_jobs import BlobJobs
 from runner.host.registry.client import RegistryClient, Secrets
 from runner.host.registry.pull import Pull
 from runner.host.registry.sources import PeerSource
+from runner.host.registry.transport import RegistryTransport
 from runner.host.store.store import Store
 from runner.host.store_client import StoreClient
 
@@ -57,7 +58,12 @@ class PullJobs:
         self._blob_jobs = blob_jobs
         self._jobs: dict[StoreName, _Job] = {}
         timeout = httpx.Timeout(CONNECT_TIMEOUT_S, read=settings.pace.stall_s, pool=None)
-        self._http = httpx.AsyncClient(timeout=timeout, headers={"User-Agent": USER_AGENT}, follow_redirects=False)
+        self._http = httpx.AsyncClient(
+            transport=RegistryTransport(connect_timeout_s=CONNECT_TIMEOUT_S),
+            timeout=timeout,
+            headers={"User-Agent": USER_AGENT},
+            follow_redirects=False,
+        )
         self._closed = False
 
     async def pull(

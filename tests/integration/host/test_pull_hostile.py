@@ -3,6 +3,8 @@
 import gzip
 import hashlib
 import json
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,12 +12,16 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 
 from common.errors import DigestMismatch, InvalidRequest, RegistryFailed
+from runner.core.registry.addresses import Reach
 from runner.core.registry.credentials import Credentials
 from runner.core.store.manifest import CONFIG_TYPE, DOCKER_MANIFEST, MANIFEST_BYTES_MAX
 from runner.host.registry.client import Secrets
+from runner.host.registry.transport import REACH, RegistryTransport
+from tests.certificates import write_certificate
 from tests.integration.host.pulling import KIB, open_store, random_bytes
 from tests.registry import MODEL
 
@@ -41,10 +47,15 @@ class Asked:
 class ScriptedServer:
     """Answers as a registry does, unless `respond` answers otherwise."""
 
-    host: str
+    http: ThreadingHTTPServer
     respond: Respond = lambda _: None  # nothing special
     asked: list[Asked] = field(default_factory=list)
     manifest: bytes = b""
+
+    @property
+    def host(self) -> str:
+        """Address and port."""
+        return f"{self.http.server_address[0]!s}:{self.http.server_port}"
 
     def answer(self, asked: Asked) -> Answer:
         """Status, headers and content."""
@@ -72,7 +83,7 @@ def manifest_of(*, size: int = len(WEIGHTS), media_type: str = MODEL, version: i
 
 
 @contextmanager
-def scripted(respond: Respond = lambda _: None) -> Iterator[ScriptedServer]:
+def scripted(respond: Respond = lambda _: None, *, address: str = "127.0.0.1") -> Iterator[ScriptedServer]:
     """A server on a port of its own."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -92,8 +103,8 @@ def scripted(respond: Respond = lambda _: None) -> Iterator[ScriptedServer]:
         def log_message(self, *args: object) -> None:
             """Silence."""
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server = ScriptedServer(f"127.0.0.1:{http.server_port}", respond, manifest=manifest_of())
+    http = ThreadingHTTPServer((address, 0), Handler)
+    server = ScriptedServer(http, respond, manifest=manifest_of())
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
@@ -144,6 +155,85 @@ async def test_redirects_end(tmp_path: Path) -> None:
         with pytest.raises(RegistryFailed, match="more than 5 times"):
             await pull(tmp_path, server)
         assert len(server.asked) == 6
+
+
+def _redirecting_to(target: str) -> Respond:
+    return lambda asked: (307, {"Location": f"http://{target}{asked.path}"}, b"") if "/blobs/" in asked.path else None
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "169.254.169.254",
+        "2852039166",
+        "0xa9fea9fe",
+        "169.254.43518",
+        "[::ffff:169.254.169.254]",
+        "[64:ff9b::a9fe:a9fe]",
+        "[2002:a9fe:a9fe::]",
+        "0.0.0.0",
+        "224.0.0.1",
+        "255.255.255.255",
+    ],
+)
+async def test_no_registry_sends_a_pull_to_a_link_local_or_special_address(tmp_path: Path, host: str) -> None:
+    with (
+        scripted(_redirecting_to(host)) as server,
+        pytest.raises(RegistryFailed, match=r"redirects to .* not followed"),
+    ):
+        await pull(tmp_path, server)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "2130706433", "[::ffff:127.0.0.1]", "localhost", "localhost."])
+async def test_a_registry_elsewhere_does_not_reach_services_of_this_machine(tmp_path: Path, host: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("198.51.100.1", 9))
+        except OSError:
+            pytest.skip("this machine has loopback addresses only")
+        own_address = probe.getsockname()[0]
+    with scripted() as inside, scripted(address=own_address) as server:
+        server.respond = _redirecting_to(f"{host}:{inside.host.partition(':')[2]}")
+        with pytest.raises(RegistryFailed, match=r"redirects to .* not followed"):
+            await pull(tmp_path, server)
+        assert inside.asked == []
+
+
+@contextmanager
+def speaking_tls(server: ScriptedServer, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Wrap the server's listener with a certificate for "localhost" that clients trust."""
+    chain, secret = write_certificate(directory)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(chain, secret)
+    monkeypatch.setenv("SSL_CERT_FILE", str(chain))
+    plain = server.http.socket
+    server.http.socket = context.wrap_socket(plain, server_side=True)
+    yield
+    server.http.socket.close()
+
+
+async def test_a_name_is_judged_by_its_address_and_certified_under_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scripted() as server, speaking_tls(server, tmp_path, monkeypatch):
+        url = f"https://localhost:{server.host.partition(':')[2]}/v2/x/manifests/y"
+        async with httpx.AsyncClient(transport=RegistryTransport(connect_timeout_s=10)) as client:
+            for allowed in (Reach.PUBLIC, Reach.PRIVATE):
+                with pytest.raises(RegistryFailed, match=r"redirects to localhost .* a loopback address"):
+                    await client.get(url, extensions={REACH: allowed})
+            assert server.asked == []
+            answer = await client.get(url, extensions={REACH: Reach.LOOPBACK})
+            assert (answer.status_code, answer.extensions[REACH]) == (200, Reach.LOOPBACK)
+            with pytest.raises(httpx.ConnectError, match="certificate"):
+                await client.get(url.replace("localhost", "127.0.0.1"), extensions={REACH: Reach.LOOPBACK})
+
+
+async def test_the_target_of_a_redirect_is_asked_under_its_name(tmp_path: Path) -> None:
+    with scripted() as elsewhere, scripted() as server:
+        name = f"localhost:{elsewhere.host.partition(':')[2]}"
+        server.respond = _redirecting_to(name)
+        await pull(tmp_path, server)
+        assert {asked.headers["host"] for asked in elsewhere.asked} == {name}
 
 
 @pytest.mark.parametrize(

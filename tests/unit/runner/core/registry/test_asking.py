@@ -1,9 +1,13 @@
 """Requests to registries: allowed addresses, answers, and redirects that are not followed."""
 
+import ipaddress
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from common.errors import PermissionDenied, RegistryFailed
-from runner.core.registry.addresses import authority, blob_path, manifest_path, redirected
+from runner.core.registry.addresses import Reach, authority, blob_path, manifest_path, reach_of, redirected
 from runner.core.registry.allowed import DEFAULT_REGISTRIES, AllowedRegistry, find_registry, parse_registries
 from runner.core.registry.challenges import Challenge, parse_challenges, token_url
 from runner.core.registry.credentials import Credentials, parse_credentials
@@ -114,10 +118,13 @@ def test_paths_are_those_of_the_protocol() -> None:
 
 
 def test_redirects_are_followed_to_other_hosts_and_relative_ones() -> None:
-    start = "https://registry.example/v2/x"
-    assert redirected(start, "https://cdn.example/y?sig=1", plain=False) == "https://cdn.example/y?sig=1"
-    assert redirected(start, "/z", plain=False) == "https://registry.example/z"
-    assert redirected("http://127.0.0.1:5000/a", "http://127.0.0.1:6000/b", plain=True) == "http://127.0.0.1:6000/b"
+    start, far = "https://registry.example/v2/x", Reach.PUBLIC
+    assert redirected(start, "https://cdn.example/y?s=1", plain=False, allowed=far) == "https://cdn.example/y?s=1"
+    assert redirected(start, "https://8.8.8.8/y", plain=False, allowed=far) == "https://8.8.8.8/y"
+    assert redirected(start, "/z", plain=False, allowed=far) == "https://registry.example/z"
+    assert redirected("https://10.0.0.5/a", "/b", plain=False, allowed=far) == "https://10.0.0.5/b"
+    inside = redirected("http://127.0.0.1:5000/a", "http://10.0.0.1:6000/b", plain=True, allowed=Reach.LOOPBACK)
+    assert inside == "http://10.0.0.1:6000/b"
 
 
 @pytest.mark.parametrize(
@@ -130,14 +137,33 @@ def test_redirects_are_followed_to_other_hosts_and_relative_ones() -> None:
         "https://169.254.169.254/latest/meta-data",
         "https://[fe80::1]/",
         "https://127.0.0.1/x",
+        "https://127.0.0.1./x",
+        "https://127.1/x",
+        "https://2130706433/x",
+        "https://0x7f000001/x",
+        "https://0177.0.0.01/x",
         "https://[::1]/x",
+        "https://[::127.0.0.1]/x",
+        "https://[::ffff:127.0.0.1]/x",
         "https://0.0.0.0/x",
+        "https://10.0.0.1/x",
+        "https://100.64.0.1/x",
+        "https://[fd00::1]/x",
         "https://localhost/x",
+        "https://LOCALHOST./x",
+        "https://a.localhost/x",
     ],
 )
-def test_redirects_that_nobody_follows(location: str) -> None:
+def test_a_public_registry_leads_to_public_addresses_only(location: str) -> None:
     with pytest.raises(RegistryFailed):
-        redirected("https://registry.example/v2/x", location, plain=False)
+        redirected("https://registry.example/v2/x", location, plain=False, allowed=Reach.PUBLIC)
+
+
+@given(st.ip_addresses(v=4))
+def test_an_address_inside_another_counts_as_itself(inner: ipaddress.IPv4Address) -> None:
+    number = int(inner)
+    forms = [0xFFFF << 32 | number, 0x64FF9B << 96 | number, 0x2002 << 112 | number << 80]
+    assert {reach_of(str(ipaddress.IPv6Address(form))) for form in forms} == {reach_of(str(inner))}
 
 
 def test_default_ports_are_no_difference() -> None:
