@@ -223,11 +223,12 @@ def _open_redis(settings: GatewaySettings) -> KeyRedis | None:
 
 
 def _make_edge(settings: GatewaySettings, service: Service, authorizer: Authorizer) -> Edge:
+    origins = {f"http://{settings.host}", *(origin.strip() for origin in settings.origins.split(","))}
     policy = BrowserPolicy(
         loopback_only=is_private_listener(settings.host),
         machine_name=socket.gethostname(),
-        origins=frozenset(origin.strip() for origin in settings.origins.split(",") if origin.strip()),
-        asks_for_keys=authorizer.asks_for_keys,
+        origins=origins - {""},
+        is_proven=authorizer.asks_for_keys or settings.tls_cert is not None,
     )
     return Edge(router=Router(make_routes(service)), policy=policy, authorizer=authorizer)
 

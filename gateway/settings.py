@@ -24,7 +24,8 @@ class GatewaySettings(PunaSettings):
     scheduler_address: str = "127.0.0.1:7602"
     """Where schedulers are: several with commas between them, or a name with several addresses."""
     origins: str = ""
-    """Origins of web pages that may call from a browser, comma separated; loopback ones always may."""
+    """Origins of web pages that may call from a browser, comma separated; loopback ones always may. Without keys and
+    TLS, their hosts are also the names with a dot under which the gateway answers, beside this machine's own."""
     api_keys_file: str = ""
     """The file of API keys; empty: every client that reaches a listener may do everything."""
     audit_log: str = ""

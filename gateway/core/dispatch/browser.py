@@ -6,28 +6,59 @@ from dataclasses import dataclass
 
 from common.errors import PermissionDenied
 
-_LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
-_FORBIDDEN = "forbidden"
+# Names that container runtimes give to the machine under them.
+_MACHINE_SUFFIXES = (".localhost", ".docker.internal", ".containers.internal")
+_CROSS_SITE = "forbidden: a web page of another site asks, and its origin is not in PUNA_ORIGINS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrowserPolicy:
-    """Policy of this gateway for browsers. `origins` are allowed besides loopback ones."""
+    """Policy of this gateway for browsers. `origins` are allowed besides loopback ones, and so are their hosts.
+
+    `is_proven`: a request carries a key, or a name has its certificate. A rebound name brings neither.
+    """
 
     loopback_only: bool
     machine_name: str
     origins: Collection[str] = ()
-    asks_for_keys: bool = False
+    is_proven: bool = False
 
     def check_host(self, hosts: Collection[str]) -> None:
-        """Refuse a Host header that a rebound name would carry. Only a loopback listener relies on it.
+        """Refuse a Host header that a rebound name would carry.
 
         Raises:
-            PermissionDenied: not a name or address of this machine, or several headers.
+            PermissionDenied: not a name or address of this gateway, or several headers.
         """
+        if len(hosts) > 1:
+            raise PermissionDenied("forbidden: several Host headers")
+        if not self.loopback_only and (self.is_proven or not hosts):  # browsers always send one
+            return
         name = host_name(next(iter(hosts), ""))
-        if len(hosts) > 1 or (self.loopback_only and not self._is_local(name)):
-            raise PermissionDenied(_FORBIDDEN)
+        # A name without a dot is in no public DNS; compose and Kubernetes give them to services.
+        if self._is_own(name) or (not self.loopback_only and name and "." not in name):
+            return
+        raise PermissionDenied(
+            f"forbidden: the Host {name[:100]!r} is not a name of this gateway;"
+            f" add http://{name[:100] or 'NAME'} to PUNA_ORIGINS, or ask for keys (PUNA_API_KEYS_FILE)"
+        )
+
+    def check_site(self, site: str, destination: str) -> None:
+        """Refuse what a browser sends without an Origin for a page of another site, but let links lead here.
+
+        Raises:
+            PermissionDenied: as said. `site` and `destination` are the headers Sec-Fetch-Site and -Dest.
+        """
+        if site == "cross-site" and destination != "document":
+            raise PermissionDenied(_CROSS_SITE)
+
+    def check_origin(self, origin: str, host: str) -> None:
+        """Refuse pages of foreign origins.
+
+        Raises:
+            PermissionDenied: neither allowed nor a page of this gateway.
+        """
+        if not self.allows_origin(origin) and not self.is_own_page(origin, host):
+            raise PermissionDenied(_CROSS_SITE)
 
     def allows_origin(self, origin: str) -> bool:
         """Return True if pages of this origin may call."""
@@ -41,13 +72,17 @@ class BrowserPolicy:
         authority = origin.partition("://")[2].lower()
         if not authority or authority != host.strip().lower():
             return False
-        return self.asks_for_keys or self._is_local(host_name(host)) or _address(host_name(host)) is not None
+        return self.is_proven or self._is_own(host_name(host))
 
-    def _is_local(self, name: str) -> bool:
-        if name in ("localhost", self.machine_name.lower()) or name.endswith(_LOCAL_SUFFIXES):
+    def _is_own(self, name: str) -> bool:
+        machine = self.machine_name.lower()
+        if name in ("localhost", machine, f"{machine}.local") or name.endswith(_MACHINE_SUFFIXES):
+            return True
+        if any(name == host_name(origin.partition("://")[2]) for origin in self.origins if name):
             return True
         address = _address(name)
-        return address is not None and (address.is_loopback or address.is_private)
+        # An address cannot be rebound. On loopback this is Ollama's rule.
+        return address is not None and (not self.loopback_only or address.is_loopback or address.is_private)
 
 
 def host_name(host: str) -> str:

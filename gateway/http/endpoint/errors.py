@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import orjson
 
-from common.errors import ErrorRow, InternalError, PromptTooLong, PunaError, Retry, row_of
+from common.errors import ErrorRow, InternalError, PermissionDenied, PromptTooLong, PunaError, Retry, row_of
 from gateway.core.dispatch.admission import BUSY_TEXT
 from gateway.core.prepare.overflow import COUNTS
 from gateway.core.request.answers import Dialect
 
-# Texts that Ollama's clients compare, whatever the error itself says.
+# Texts that Ollama's clients compare, whatever the error itself says. A refusal may say more behind its text.
 OLLAMA_TEXTS = {
     "context_length_exceeded": "the input length exceeds the context length",
     "internal_error": "internal error",
@@ -39,7 +39,9 @@ def error_body(error: PunaError, dialect: Dialect, request_id: str) -> bytes:
     # Of an internal error clients get the id of its line in the log, and no details.
     is_bug = isinstance(error, InternalError)
     if dialect is Dialect.OLLAMA:
-        return orjson.dumps({"error": OLLAMA_TEXTS.get(error.reason, error.message)})
+        text = OLLAMA_TEXTS.get(error.reason, error.message)
+        is_explained = isinstance(error, PermissionDenied) and error.message.startswith(text)
+        return orjson.dumps({"error": error.message if is_explained else text})
     text = f"internal error ({request_id})" if is_bug else error.message
     row = row_of(error)
     if dialect is Dialect.ANTHROPIC:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from common.errors import InternalError, InvalidRequest, MethodNotAllowed, PermissionDenied, PunaError, RequestCanceled
+from common.errors import InternalError, InvalidRequest, MethodNotAllowed, PunaError, RequestCanceled
 from common.ids import new_request_id
 from common.telemetry import tracing
 from common.telemetry.logs import get_logger
@@ -128,9 +128,9 @@ class Edge:
         policy.check_host(headers.getlist("host"))
         origin = headers.get("origin")
         if origin is None:
+            policy.check_site(headers.get("sec-fetch-site", ""), headers.get("sec-fetch-dest", ""))
             return
-        if not policy.allows_origin(origin) and not policy.is_own_page(origin, headers.get("host", "")):
-            raise PermissionDenied("forbidden")
+        policy.check_origin(origin, headers.get("host", ""))
         exchange.headers_out |= {
             "access-control-allow-origin": origin,
             "access-control-expose-headers": "x-request-id, x-client-request-id, x-puna-ignored, retry-after",

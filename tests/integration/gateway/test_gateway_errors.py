@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import httpx
 import ollama
 import openai
 import pytest
@@ -309,9 +310,16 @@ async def test_the_request_id_reaches_the_runner(cluster: Cluster) -> None:
     assert cluster.runner.request_ids == [answer.headers["x-request-id"]]
 
 
+def _refusal(answer: httpx.Response) -> str:
+    """Return the text of a 403 in any dialect."""
+    assert answer.status_code == 403
+    error = answer.json()["error"]
+    return error if isinstance(error, str) else error["message"]
+
+
 async def test_rebound_names_and_foreign_pages_are_forbidden(cluster: Cluster) -> None:
     rebound = await cluster.http.get("/api/tags", headers={"host": "evil.example"})
-    assert (rebound.status_code, rebound.json()) == (403, {"error": "forbidden"})
+    assert _refusal(rebound).startswith("forbidden: the Host 'evil.example'")
     foreign = await cluster.http.get("/v1/models", headers={"origin": "https://evil.example"})
     assert (foreign.status_code, foreign.json()["error"]["type"]) == (403, "permission_error")
     local = await cluster.http.get("/v1/models", headers={"origin": "http://localhost:3000"})
@@ -322,3 +330,42 @@ async def test_rebound_names_and_foreign_pages_are_forbidden(cluster: Cluster) -
     assert preflight.status_code == 204
     assert preflight.headers["access-control-allow-headers"] == "authorization"
     assert "POST" in preflight.headers["access-control-allow-methods"]
+
+
+async def test_a_published_gateway_without_keys_answers_no_rebound_name(start_cluster: StartCluster) -> None:
+    async with start_cluster(host="0.0.0.0:0", insecure=True) as cluster:
+        for name in ("evil.example", "evil.local", "evil.internal"):
+            for path in ("/api/tags", "/v1/models", "/puna/v1/nodes", "/metrics", "/ui"):
+                text = _refusal(await cluster.http.get(path, headers={"host": f"{name}:11434"}))
+                assert name in text
+                assert "PUNA_ORIGINS" in text
+            own_page = {"host": name, "origin": f"http://{name}"}
+            assert name in _refusal(await cluster.http.post("/api/chat", json={}, headers=own_page))
+
+
+async def test_a_published_gateway_answers_services_addresses_and_listed_names(start_cluster: StartCluster) -> None:
+    origins = "http://puna.example:11434"
+    async with start_cluster(host="0.0.0.0:0", insecure=True, origins=origins) as cluster:
+        for name in ("gateway:11434", "192.0.2.7:11434", "localhost", "puna.example:11434", "host.docker.internal"):
+            answer = await cluster.http.get("/api/tags", headers={"host": name})
+            assert answer.status_code == 200, name
+        body = {"model": "demo", "messages": QUESTION, "stream": False}
+        answer = await cluster.http.post("/api/chat", json=body, headers={"host": origins[7:], "origin": origins})
+        assert answer.status_code == 200
+        # Only what lists the name may act under it: a search domain can point a short one anywhere.
+        short = {"host": "gateway:11434", "origin": "http://gateway:11434"}
+        assert (await cluster.http.post("/api/chat", json=body, headers=short)).status_code == 403
+
+
+async def test_a_page_of_another_site_gets_no_data_and_may_link_here(cluster: Cluster) -> None:
+    cross = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "script"}
+    for path in ("/api/tags", "/v1/models", "/puna/v1/nodes"):
+        assert "PUNA_ORIGINS" in _refusal(await cluster.http.get(path, headers=cross))
+    framed = cross | {"sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}
+    assert (await cluster.http.get("/ui", headers=framed)).status_code == 403
+    followed = cross | {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert (await cluster.http.get("/ui", headers=followed)).status_code == 200
+    for site in ("same-origin", "none"):
+        assert (await cluster.http.get("/api/tags", headers={"sec-fetch-site": site})).status_code == 200
+    allowed = cross | {"sec-fetch-mode": "cors", "origin": "http://127.0.0.1:3000"}
+    assert (await cluster.http.get("/api/tags", headers=allowed)).status_code == 200

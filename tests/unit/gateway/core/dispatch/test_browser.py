@@ -1,5 +1,7 @@
 """Browser origins that may use a gateway."""
 
+from dataclasses import replace
+
 import pytest
 
 from common.errors import PermissionDenied
@@ -15,7 +17,8 @@ PUBLIC = BrowserPolicy(loopback_only=False, machine_name="Workstation")
         "localhost",
         "LOCALHOST:11434",
         "x.localhost",
-        "printer.local",
+        "workstation.local",
+        "ui.example",
         "host.docker.internal:1",
         "workstation:11434",
         "127.0.0.1:11434",
@@ -31,7 +34,19 @@ def test_names_and_addresses_of_this_machine_pass(host: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "localhost.evil.example", "8.8.8.8", "", "x/health?", "127.0.0.1:80:80", "[::1", "local"],
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "evil.local",
+        "evil.internal",
+        "gateway",
+        "8.8.8.8",
+        "",
+        "x/health?",
+        "127.0.0.1:80:80",
+        "[::1",
+        "local",
+    ],
 )
 def test_rebound_names_are_refused(host: str) -> None:
     with pytest.raises(PermissionDenied):
@@ -44,9 +59,24 @@ def test_two_host_headers_are_refused_everywhere() -> None:
             policy.check_host(["localhost", "localhost"])
 
 
-def test_a_listener_that_others_reach_takes_any_name() -> None:
-    PUBLIC.check_host(["gateway.example"])
-    PUBLIC.check_host([])
+@pytest.mark.parametrize(
+    "host", ["gateway:11434", "8.8.8.8:11434", "[2001:db8::1]", "host.docker.internal", "localhost"]
+)
+def test_a_listener_that_others_reach_takes_addresses_and_names_of_no_public_dns(host: str) -> None:
+    PUBLIC.check_host([host])
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "gateway.evil.example", "evil.local", "gateway.", "", "127.0.0.1:80:80"]
+)
+def test_a_listener_that_others_reach_takes_no_name_that_can_be_rebound(host: str) -> None:
+    with pytest.raises(PermissionDenied, match="PUNA_ORIGINS"):
+        PUBLIC.check_host([host])
+
+
+def test_keys_and_certificates_make_any_name_safe() -> None:
+    replace(PUBLIC, is_proven=True).check_host(["gateway.example"])
+    PUBLIC.check_host([])  # no browser
 
 
 @pytest.mark.parametrize(

@@ -63,4 +63,6 @@ def test_compatibility_texts_pass_unchanged() -> None:
 )
 def test_ollamas_clients_get_the_texts_that_they_compare(reason: str, text: str) -> None:
     error = error_types()[reason]("5 tokens > 4")
-    assert orjson.loads(error_answer(error, Dialect.OLLAMA, "r").body) == {"error": text}
+    longer = error_types()[reason](f"{text}: 5 tokens > 4")
+    for one in (error, longer) if reason != "permission_denied" else (error,):
+        assert orjson.loads(error_answer(one, Dialect.OLLAMA, "r").body) == {"error": text}

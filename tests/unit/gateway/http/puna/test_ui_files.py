@@ -60,12 +60,13 @@ def test_keys_stay_in_the_tab() -> None:
         ("https://puna.example", "puna.example", True, True),
         ("http://box:11434", "box:11434", False, False),  # a name that an attacker could point here
         ("http://10.0.0.5:11434", "10.0.0.5:11434", False, True),
-        ("http://puna.local:11434", "puna.local:11434", False, True),
+        ("http://machine.local:11434", "machine.local:11434", False, True),
+        ("http://puna.local:11434", "puna.local:11434", False, False),
         ("http://evil.example", "box:11434", True, False),
         ("null", "box:11434", True, False),
         ("http://", "", True, False),
     ],
 )
 def test_a_page_of_this_gateway_may_call_it(origin: str, host: str, *, keys: bool, allowed: bool) -> None:
-    policy = BrowserPolicy(loopback_only=False, machine_name="machine", asks_for_keys=keys)
+    policy = BrowserPolicy(loopback_only=False, machine_name="machine", is_proven=keys)
     assert policy.is_own_page(origin, host) is allowed
