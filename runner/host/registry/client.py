@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -36,6 +37,10 @@ from runner.host.registry.transport import REACH
 TOKEN_BYTES_MAX = 1024 * 1024
 ERROR_BYTES_MAX = 64 * 1024
 ERROR_TEXT_MAX = 1000
+
+
+class RegistryNotReached(RegistryFailed):
+    """No connection, or no answer in time: the registry has neither shown nor refused anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +82,8 @@ class RegistryClient:
             ModelNotFound: the registry has no such model.
             InvalidRequest: it refuses the request; its own text says why.
             DigestMismatch: the bytes are not those that it announces.
-            RegistryFailed: not reached, or an answer that is none.
+            RegistryNotReached: no answer, which says nothing about the model.
+            RegistryFailed: an answer that is none, or a refusal.
         """
         url = self._base_url + manifest_path(self._name)
         async with self.open("GET", url, {"Accept": ", ".join(MANIFEST_TYPES)}) as answer:
@@ -146,7 +152,7 @@ class RegistryClient:
             sent["Authorization"] = self._authorization
         tries_tls = self._registry.plain_allowed and not self._insecure
         hint = "; one that speaks no TLS is pulled from with insecure" if tries_tls else ""
-        with _transport_errors(self.host, hint):
+        with _transport_errors(self.host, hint, is_first=authority(url) == authority(self._base_url)):
             request = self._http.build_request(method, url, headers=sent, extensions={REACH: reach})
             return await self._http.send(request, stream=True)
 
@@ -236,11 +242,19 @@ def error_text(content: bytes) -> str:
 
 
 @contextlib.contextmanager
-def _transport_errors(host: str, hint: str = "") -> Iterator[None]:
-    """Errors of the connection as one of ours."""
+def _transport_errors(host: str, hint: str = "", *, is_first: bool = False) -> Iterator[None]:
+    """Errors of the connection as one of ours. `is_first`: the registry has not answered yet."""
     try:
         yield
-    except httpx.ConnectError as error:
-        raise RegistryFailed(f"{host} is not reached: {str(error) or type(error).__name__}{hint}") from error
+    except (httpx.ConnectError, httpx.TimeoutException) as error:
+        kind = RegistryNotReached if is_first and not _is_of_tls(error) else RegistryFailed
+        raise kind(f"{host} is not reached: {str(error) or type(error).__name__}{hint}") from error
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
         raise RegistryFailed(f"the connection to {host} failed: {str(error) or type(error).__name__}{hint}") from error
+
+
+def _is_of_tls(error: BaseException | None) -> bool:
+    """Return True if something answered that could not prove to be the registry."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__context__
+    return error is not None

@@ -13,7 +13,7 @@ from runner.core.store.digests import digest_of, qualified
 from runner.core.store.manifest import Layer, Manifest, MediaType, is_safetensors, parse_manifest
 from runner.core.store.names import StoreName
 from runner.host.registry.blob_jobs import BlobJobs
-from runner.host.registry.client import RegistryClient
+from runner.host.registry.client import RegistryClient, RegistryNotReached
 from runner.host.registry.sources import BlobSource, PeerSource, RegistrySource
 from runner.host.store.store import Store
 
@@ -84,14 +84,18 @@ class Pull:
         self._show("success")
 
     async def _manifest(self) -> bytes:
-        """Return the registry's manifest, the newest one; another host's where the registry is not reached."""
+        """Return the registry's manifest, the newest one; another node's where the registry is not reached.
+
+        Discovery lists the nodes. What the registry refuses, no node can grant under the registry's name.
+        """
         try:
             return await self._client.manifest()
-        except RegistryFailed as error:
+        except RegistryNotReached as error:
             for peer in self._peers:
                 with contextlib.suppress(PunaError):
                     content = await peer.manifest(self._name.full())
                     log.info("manifest.of_peer", model=self._name.short(), peer=peer.name, text=error.message)
+                    self._show(f"{self._client.host} is not reached, using the manifest of the node at {peer.name}")
                     return content
             raise
 

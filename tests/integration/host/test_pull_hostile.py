@@ -6,8 +6,8 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,14 +15,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from common.errors import DigestMismatch, InvalidRequest, RegistryFailed
+from common.errors import DigestMismatch, InvalidRequest, ModelNotFound, RegistryFailed
+from common.grpc.server import bind_server
+from protos import store_pb2_grpc
 from runner.core.registry.addresses import Reach
 from runner.core.registry.credentials import Credentials
 from runner.core.store.manifest import CONFIG_TYPE, DOCKER_MANIFEST, MANIFEST_BYTES_MAX
 from runner.host.registry.client import Secrets
 from runner.host.registry.transport import REACH, RegistryTransport
+from runner.host.store.servicer import ModelStoreServicer
 from tests.certificates import write_certificate
-from tests.integration.host.pulling import KIB, open_store, random_bytes
+from tests.integration.host.pulling import KIB, Store, open_store, random_bytes
 from tests.registry import MODEL
 
 WEIGHTS = random_bytes(200 * KIB, seed=3)
@@ -206,10 +209,8 @@ def speaking_tls(server: ScriptedServer, directory: Path, monkeypatch: pytest.Mo
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(chain, secret)
     monkeypatch.setenv("SSL_CERT_FILE", str(chain))
-    plain = server.http.socket
-    server.http.socket = context.wrap_socket(plain, server_side=True)
+    server.http.socket = context.wrap_socket(server.http.socket, server_side=True)
     yield
-    server.http.socket.close()
 
 
 async def test_a_name_is_judged_by_its_address_and_certified_under_its_name(
@@ -322,3 +323,53 @@ async def test_a_proxy_of_the_environment_is_used_unless_it_is_excepted(
         await pull(tmp_path / "b", server)
         assert server.asked
         assert len(proxy.asked) == seen
+
+
+@asynccontextmanager
+async def another_host(store: Store) -> AsyncIterator[str]:
+    """A host that serves a store, as other hosts see it."""
+    server = bind_server(
+        "127.0.0.1:0",
+        register=lambda to: store_pb2_grpc.add_ModelStoreServicer_to_server(
+            ModelStoreServicer(store, store.jobs.pull), to
+        ),
+        services=[],
+    )
+    await server.server.start()
+    try:
+        yield server.address
+    finally:
+        await server.stop(0)
+
+
+async def test_another_hosts_manifest_stands_in_only_for_a_registry_that_is_not_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statuses: dict[int, type[Exception]] = {
+        400: InvalidRequest, 401: RegistryFailed, 403: RegistryFailed, 404: ModelNotFound, 429: RegistryFailed,
+        500: RegistryFailed, 503: RegistryFailed,
+    }  # fmt: skip
+    with scripted() as server:
+        name, allowed = f"{server.host}/team/model:latest", f"http://{server.host}"
+        async with (
+            open_store(tmp_path / "there", allowed) as there,
+            open_store(tmp_path / "here", allowed) as here,
+        ):
+            await there.pull(name)
+            async with another_host(there) as peer:
+                for status, error in statuses.items():
+                    server.respond = lambda _, status=status: (status, {}, b'{"error": "said"}')  # type: ignore[misc]
+                    with pytest.raises(error, match="said"):
+                        await here.pull(name, sources=[peer])
+                    assert here.manifests.names() == []
+                with speaking_tls(server, tmp_path, monkeypatch), pytest.raises(RegistryFailed, match="certificate"):
+                    await here.pull(name, insecure=False, sources=[peer])
+                assert here.manifests.names() == []
+                server.http.shutdown()
+                server.http.server_close()
+                lines = [line.status for line in await here.pull(name, sources=[peer])]
+                assert any("is not reached" in line and f"manifest of the node at {peer}" in line for line in lines)
+                assert lines[-1] == "success"
+                assert here.blobs.path(DIGEST).read_bytes() == WEIGHTS
+                with pytest.raises(RegistryFailed, match="is not reached"):
+                    await here.pull(name)
