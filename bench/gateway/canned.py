@@ -1,6 +1,6 @@
 """A cluster that costs next to nothing: a runner whose events are bytes made beforehand, and a scheduler that names it.
 
-    python -m bench.gateway.canned SCHEDULER_PORT RUNNER_PORT
+    python -m bench.gateway.canned SCHEDULER_PORT RUNNER_PORT [CONTROL_TOKENS]
 
 The prompt says how many tokens an answer has, and how many it gets a second; 0: all at once, one message each, as
 quickly as the reader takes them.
@@ -68,10 +68,16 @@ def _status() -> cluster_pb2.RunnerStatus:
     return cluster_pb2.RunnerStatus(state=cluster_pb2.RUNNER_STATE_READY, load_fraction=1.0, slots_total=SLOTS)
 
 
-def _routes(runner: str) -> scheduler_pb2.RouteTable:
+def control_text(number: int) -> str:
+    """Return the text of a control token of the model."""
+    return f"<|reserved_special_token_{number}|>"
+
+
+def _routes(runner: str, control_tokens: int) -> scheduler_pb2.RouteTable:
     description = cluster_pb2.ModelDescription(
         architecture="llama", context_tokens=4096, vocabulary_size=1024, capabilities=["completion"],
         chat_template=_TEMPLATE, metadata_json="{}",
+        special_tokens=map(control_text, range(control_tokens)),
     )  # fmt: skip
     replica = scheduler_pb2.Replica(
         placement=_PLACEMENT,
@@ -84,9 +90,9 @@ def _routes(runner: str) -> scheduler_pb2.RouteTable:
     return scheduler_pb2.RouteTable(routes=[scheduler_pb2.ModelRoute(model=model, replicas=[replica])])
 
 
-async def serve(scheduler_port: int, runner_port: int) -> None:
+async def serve(scheduler_port: int, runner_port: int, control_tokens: int = 0) -> None:
     """Both, until killed."""
-    table = _routes(f"127.0.0.1:{runner_port}").SerializeToString()
+    table = _routes(f"127.0.0.1:{runner_port}", control_tokens).SerializeToString()
 
     async def watch_routes(_request: bytes, _context: Any) -> AsyncIterator[bytes]:
         yield table
@@ -99,7 +105,8 @@ async def serve(scheduler_port: int, runner_port: int) -> None:
     ports = {"puna.v1.Runner": runner_port, "puna.v1.Scheduler": scheduler_port}
     servers: list[aio.Server] = []
     for service, methods in handlers.items():
-        server = aio.server(options=[("grpc.http2.min_recv_ping_interval_without_data_ms", 1000)])
+        options = [("grpc.http2.min_recv_ping_interval_without_data_ms", 1000), ("grpc.max_receive_message_length", -1)]
+        server = aio.server(options=options)
         made: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             name: grpc.unary_stream_rpc_method_handler(method) for name, method in methods.items()
         }
@@ -112,4 +119,4 @@ async def serve(scheduler_port: int, runner_port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(serve(*map(int, sys.argv[1:])))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from common.clock import NS_PER_S, Clock
@@ -10,7 +11,7 @@ from common.errors import RequestTimeout, RunnerLost
 from gateway.answers.attempts import LOST_TEXT, Attempts
 from gateway.answers.markers import MarkerIds
 from gateway.answers.output import OutputParser, OutputPlan
-from gateway.answers.prompt import fit_prompt, surely_fits
+from gateway.answers.prompt import fit_prompt, surely_fits, tokenize
 from gateway.answers.record import RequestRecord
 from gateway.converters import generation as converters
 from gateway.core.dispatch.prompt_prefixes import NO_PREFIXES, PromptPrefixes
@@ -18,6 +19,7 @@ from gateway.core.models.routes import RouteInfo
 from gateway.core.prepare.options import AnswerPlan
 from gateway.core.prepare.prompt import Prompt
 from gateway.core.request.answers import AnswerEvent, AnswerRequest, Delta, Done, FinishReason
+from gateway.large_texts import beside_loop
 from gateway.replicas.replicas import Connection
 from gateway.replicas.runner_calls import RunnerCall
 from gateway.templates.chat_prompt import ChatPrompts
@@ -122,7 +124,8 @@ class Generation:
         visible = self.marker_ids.known(model, markers)
         if visible is None:
             visible = await self.within(self.marker_ids.of(model, markers, connection.runner))
-        return converters.generate_request(
+        message = partial(
+            converters.generate_request,
             request=work.request,
             plan=work.plan,
             prompt=prompt,
@@ -136,6 +139,7 @@ class Generation:
             cache_salt=work.cache_salt,
             prefix_names=work.prefixes.names,
         )
+        return await beside_loop(prompt.size_bytes, message)
 
     def _take(self, chunk: runner_pb2.TokenChunk, prompt: Prompt, connection: Connection, spent: Spent) -> list[Delta]:
         """Parse new tokens into certain deltas. Once returned they count as delivered and survive a failover."""
@@ -204,7 +208,7 @@ class Generation:
         """Return ids of prompt and answer, for clients that send them back as /api/generate's `context`."""
         if not self.work.request.wants_context:
             return ()
-        answer = await connection.runner.tokenize(converters.tokenize_request(begun.prompt))
+        answer = await tokenize(connection.runner, begun.prompt)
         return (*answer.ids, *begun.token_ids)
 
     async def within(self, step: Awaitable[Item]) -> Item:

@@ -8,9 +8,8 @@ from typing import TypeVar
 from common.closing import closing
 from common.errors import InvalidRequest, ModelNotFound, ModelUnavailable, TemplateFailed
 from common.spec.load_options import NO_LOAD_OPTIONS, LoadOptions
-from gateway.answers.prompt import make_prompt
+from gateway.answers.prompt import make_prompt, tokenize
 from gateway.answers.record import RequestRecord
-from gateway.converters.generation import tokenize_request
 from gateway.core.dispatch.replica_choice import ReplicaNeed
 from gateway.core.keys.hidden_names import without_hidden
 from gateway.core.models.aliases import Alias, ListedModel, alias_leads_nowhere, listed, resolved
@@ -211,7 +210,7 @@ class ModelAccess:
             if isinstance(prompt, Chat):  # any model has a vocabulary
                 check_capabilities(stored, route.model)
             whole = await make_prompt(self.prompts, route.model, stored)
-            return await connection.runner.tokenize(tokenize_request(whole))
+            return await tokenize(connection.runner, whole)
 
     async def detokenize(self, model: str, ids: list[int]) -> bytes:
         """Return the bytes of token ids. Loads the model if need be."""

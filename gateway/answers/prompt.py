@@ -1,8 +1,9 @@
 """The prompt of one request as the runner gets it, cut to the context where the client allows that."""
 
-import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
+from math import inf
 
 import orjson
 
@@ -15,7 +16,9 @@ from gateway.core.prepare.prompt import Prompt, prompt_of
 from gateway.core.prepare.turns import DropSearch, droppable_indices, without_oldest
 from gateway.core.request.answers import AnswerRequest, Chat, RawPrompt
 from gateway.core.request.images import RequestImage, decode_image, split_at_images
+from gateway.large_texts import beside_loop
 from gateway.templates.chat_prompt import ChatPrompts
+from protos import runner_pb2
 from runner.client import RunnerClient
 
 # Special tokens that a tokenizer may add around the text.
@@ -33,10 +36,10 @@ async def make_prompt(prompts: ChatPrompts, model: ModelInfo, request: AnswerReq
         case RawPrompt(suffix=suffix) as raw if suffix:
             return _fill_in(raw, model)
         case RawPrompt(text=text, token_ids=token_ids, images=images):
-            pieces = split_at_images(text, images)
+            ids = [TokenIds(token_ids)] if token_ids else []
             # Megabytes of base64 are read off the event loop.
-            segments = await asyncio.to_thread(_decoded, pieces) if images else _decoded(pieces)
-            return prompt_of([TokenIds(token_ids), *segments] if token_ids else segments)
+            size = inf if images else len(text)
+            return await beside_loop(size, lambda: prompt_of([*ids, *_decoded(split_at_images(text, images))]))
         case Chat() as chat:
             return await prompts.make(model, chat, request.think)
 
@@ -90,5 +93,10 @@ async def fit_prompt(
 
 async def count_tokens(runner: RunnerClient, prompt: Prompt) -> int:
     """Count the places of the context that the runner would fill: tokens, and rows of images."""
-    answer = await runner.tokenize(tokenize_request(prompt))
+    answer = await tokenize(runner, prompt)
     return len(answer.ids) + answer.media_rows
+
+
+async def tokenize(runner: RunnerClient, prompt: Prompt) -> runner_pb2.TokenizeResponse:
+    """Have a runner read a prompt as an answer would."""
+    return await runner.tokenize(await beside_loop(prompt.size_bytes, partial(tokenize_request, prompt)))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from common.spec import codecs
 from common.spec.codec import Codec
 from gateway.core.models.routes import ReplicaInfo
-from gateway.core.prepare.literals import Literal, Picture, Segment, Text, TokenIds
+from gateway.core.prepare.literals import Literal, Picture, Text, TokenIds
 from gateway.core.prepare.options import AnswerPlan
 from gateway.core.prepare.prompt import Prompt
 from gateway.core.request.answers import (
@@ -29,17 +29,19 @@ PROMPT_PROGRESS = Codec(PromptProgress, runner_pb2.PromptProgress)
 TOKEN = Codec(GeneratedToken, runner_pb2.Token, nested={"top": Codec(TokenAlternative, runner_pb2.Alternative)})
 
 
-def segment_to_proto(segment: Segment) -> runner_pb2.Segment:
-    """Translate a piece of a prompt."""
-    match segment:
-        case Text(text):
-            return runner_pb2.Segment(text=text)
-        case Literal(text):
-            return runner_pb2.Segment(literal=text)
-        case Picture(data):
-            return runner_pb2.Segment(media=runner_pb2.Media(data=data))
-        case TokenIds(ids):
-            return runner_pb2.Segment(token_ids=runner_pb2.TokenIds(ids=ids))
+def _write(prompt: Prompt, message: runner_pb2.GenerateRequest | runner_pb2.TokenizeRequest) -> None:
+    """Write the pieces of a prompt into a message, in place: a message that is put into another one is copied."""
+    into = message.prompt if isinstance(message, runner_pb2.GenerateRequest) else message.segments
+    for segment in prompt.segments:
+        match segment:
+            case Text(text):
+                into.add(text=text)
+            case Literal(text):
+                into.add(literal=text)
+            case Picture(data):
+                into.add().media.data = data
+            case TokenIds(ids):
+                into.add().token_ids.ids.extend(ids)
 
 
 def generate_request(  # noqa: PLR0913  # one name for each part of the message
@@ -60,7 +62,6 @@ def generate_request(  # noqa: PLR0913  # one name for each part of the message
     """Build the request to a runner. `delivered` are the tokens that another runner has produced already."""
     message = runner_pb2.GenerateRequest(
         placement=placement_to_proto(replica),
-        prompt=map(segment_to_proto, prompt.segments),
         # The runner adds it only where the model asks for one and the template has not written it.
         add_bos=True,
         sampling=codecs.SAMPLING.to_proto(plan.sampling),
@@ -77,6 +78,7 @@ def generate_request(  # noqa: PLR0913  # one name for each part of the message
         cache_salt=cache_salt,
         prefix_names=prefix_names,
     )
+    _write(prompt, message)
     if constraint is not None:
         _constrain(message, constraint)
     if reasoning is not None and plan.think_budget is not None:
@@ -145,7 +147,9 @@ def done(final: runner_pb2.Final, *, seed: int, total_duration_ns: int, load_dur
 
 def tokenize_request(prompt: Prompt) -> runner_pb2.TokenizeRequest:
     """Have a prompt read as Generate would."""
-    return runner_pb2.TokenizeRequest(segments=map(segment_to_proto, prompt.segments), add_bos=True)
+    message = runner_pb2.TokenizeRequest(add_bos=True)
+    _write(prompt, message)
+    return message
 
 
 def placement_to_proto(where: ReplicaInfo) -> cluster_pb2.PlacementRef:

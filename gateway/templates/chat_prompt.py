@@ -1,12 +1,11 @@
 """Turn a conversation into prompt segments with the model's own template."""
 
-import asyncio
-import functools
 import hashlib
 import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from typing import Protocol
 
 from common.errors import QueueFull, TemplateFailed
@@ -14,10 +13,11 @@ from common.telemetry.logs import get_logger
 from gateway.core.models.chat_template import TemplateChoice, TemplatePolicy
 from gateway.core.models.routes import ModelInfo
 from gateway.core.models.stored_model import merged_system
-from gateway.core.prepare.literals import LiteralGuard, Text, TokenIds, special_pattern
+from gateway.core.prepare.literals import LiteralGuard, SpecialTexts, Text, TokenIds
 from gateway.core.prepare.prompt import Prompt, prompt_of
 from gateway.core.prepare.turns import has_later_system, with_folded_system, with_questions_in_results
 from gateway.core.request.answers import Chat, Message, Think, ToolCall
+from gateway.large_texts import beside_loop, count_characters
 
 log = get_logger()
 
@@ -38,7 +38,7 @@ _PREFILL_MARK = "\ue002\ue003\ue002"
 # Templates of Mistral refuse ids of calls that are not nine letters and digits.
 _WANTS_SHORT_IDS = re.compile(r"\|\s*length\s*!=\s*9\b")
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
-_PATTERNS_CACHED_MAX = 64
+_MATCHERS_MAX = 64
 _REMEMBERED_MAX = 256
 
 
@@ -58,6 +58,7 @@ class ChatPrompts:
         self._warned: set[str] = set()
         self._without_system: set[tuple[str, str]] = set()  # digests and templates that refuse system messages
         self._takes_later_system: dict[tuple[str, str], bool] = {}  # by digest and template
+        self._matchers: dict[tuple[tuple[str, ...], tuple[str, ...]], SpecialTexts | None] = {}
         self._flaws: dict[str, str] = {}  # templates of models; empty: none was seen in the sample
 
     async def make(self, model: ModelInfo, chat: Chat, think: Think | None) -> Prompt:
@@ -126,34 +127,31 @@ class ChatPrompts:
         return self._takes_later_system[key]
 
     async def _rendered(self, choice: TemplateChoice, model: ModelInfo, chat: Chat, think: Think | None) -> Prompt:
-        guard = LiteralGuard(
-            pattern=_pattern_of((*model.special_tokens, *choice.markers)), nonce=secrets.randbits(64) | 1 << 63
-        )
-        short_ids = _WANTS_SHORT_IDS.search(choice.text) is not None
-        messages = [_message_variables(message, guard, short_ids=short_ids) for message in chat.messages]
-        prefill = bool(chat.messages) and chat.messages[-1].role == "assistant" and not chat.messages[-1].tool_calls
-        if prefill:
-            messages[-1]["content"] = f"{messages[-1]['content']}{_PREFILL_MARK}"
-        variables: dict[str, object] = {
-            **_think_variables(model, think),
-            **chat.template_kwargs,
-            "messages": messages,
-            "tools": guard.hide_all(list(chat.tools)) if chat.tools else None,
-            "documents": None,
-            "add_generation_prompt": not prefill,
-            "bos_token": model.bos_token,
-            "eos_token": model.eos_token,
-        }
+        guard = LiteralGuard(special=await self._special_texts(choice, model), nonce=secrets.randbits(64) | 1 << 63)
+        ends_open = bool(chat.messages) and chat.messages[-1].role == "assistant" and not chat.messages[-1].tool_calls
+        said = [(one.content, one.thinking, *(call.arguments for call in one.tool_calls)) for one in chat.messages]
+        characters = count_characters([said, chat.tools])
+        variables = await beside_loop(characters, lambda: _variables(choice, model, chat, think, guard, ends_open))
         rendered = await self._renderer.render(choice.text, variables, is_small=_is_small(chat))
-        if prefill:
+        if ends_open:
             # The answer goes on where the last message ends, so what the template puts behind it is cut off.
             rendered = rendered.rpartition(_PREFILL_MARK)[0] or rendered
-        # Megabytes of base64 are read off the event loop.
-        has_images = any(message.images for message in chat.messages)
-        segments = await asyncio.to_thread(guard.split, rendered) if has_images else guard.split(rendered)
         earlier = [TokenIds(chat.earlier_token_ids)] if chat.earlier_token_ids else []
+        # Megabytes of base64 are read off the event loop.
+        size = inf if any(message.images for message in chat.messages) else len(rendered)
         # At least one text, so that the runner refuses an empty rendering as such.
-        return prompt_of([*earlier, *(segments or [Text("")])], choice.stop)
+        return await beside_loop(
+            size, lambda: prompt_of([*earlier, *(guard.split(rendered) or [Text("")])], choice.stop)
+        )
+
+    async def _special_texts(self, choice: TemplateChoice, model: ModelInfo) -> SpecialTexts | None:
+        key = model.special_tokens, choice.markers
+        if key not in self._matchers:
+            found = await beside_loop(inf, lambda: SpecialTexts.of((*model.special_tokens, *choice.markers)))
+            if len(self._matchers) >= _MATCHERS_MAX:
+                self._matchers.clear()
+            self._matchers[key] = found
+        return self._matchers[key]
 
     def template_text(self, model: ModelInfo) -> str:
         """Return the template of a model's conversations, to read its markers from; empty: there is none."""
@@ -210,11 +208,6 @@ class ChatPrompts:
         return choice
 
 
-@functools.lru_cache(maxsize=_PATTERNS_CACHED_MAX)
-def _pattern_of(special_tokens: tuple[str, ...]) -> re.Pattern[str] | None:
-    return special_pattern(special_tokens)
-
-
 def _is_small(chat: Chat) -> bool:
     """Return True if the conversation is too short and plain for a failure to be due to what it says."""
     return (
@@ -224,6 +217,26 @@ def _is_small(chat: Chat) -> bool:
         and not any(message.tool_calls for message in chat.messages)
         and sum(len(message.content) + len(message.thinking) for message in chat.messages) <= _SMALL_CHARACTERS
     )
+
+
+def _variables(
+    choice: TemplateChoice, model: ModelInfo, chat: Chat, think: Think | None, guard: LiteralGuard, ends_open: bool
+) -> dict[str, object]:
+    """Build what the template sees. `ends_open`: the answer goes on where the last message ends."""
+    short_ids = _WANTS_SHORT_IDS.search(choice.text) is not None
+    messages = [_message_variables(message, guard, short_ids=short_ids) for message in chat.messages]
+    if ends_open:
+        messages[-1]["content"] = f"{messages[-1]['content']}{_PREFILL_MARK}"
+    return {
+        **_think_variables(model, think),
+        **chat.template_kwargs,
+        "messages": messages,
+        "tools": guard.hide_all(list(chat.tools)) if chat.tools else None,
+        "documents": None,
+        "add_generation_prompt": not ends_open,
+        "bos_token": model.bos_token,
+        "eos_token": model.eos_token,
+    }
 
 
 def _message_variables(message: Message, guard: LiteralGuard, *, short_ids: bool) -> dict[str, object]:

@@ -16,6 +16,7 @@ from common.errors import QueueFull, TemplateFailed
 from common.telemetry.logs import get_logger
 from gateway import metrics
 from gateway.core.dispatch.fairness import NO_TENANT
+from gateway.large_texts import beside_loop, count_characters
 from gateway.templates.kills import KilledTemplates
 
 log = get_logger()
@@ -33,9 +34,6 @@ _KILLED = (
     "the chat template ran over its time or memory limit (1 s of CPU time, 256 MiB); shorten the conversation or use"
     " another template"
 )
-_INLINE_CHARACTERS = 32 * 1024
-# Least count of a value, however short it is.
-_CHARACTERS_PER_VALUE = 16
 
 
 class TemplatePool:
@@ -72,14 +70,14 @@ class TemplatePool:
         text_bytes = template.encode()
         if len(text_bytes) > TEMPLATE_BYTES_MAX:
             raise _failed(f"the chat template is larger than {TEMPLATE_BYTES_MAX} bytes", is_flaw=True)
-        frame = await _encoded({"template": template, "variables": variables})
+        frame = await beside_loop(count_characters(variables), lambda: _frame(template, variables))
         digest, tenant = hashlib.sha256(text_bytes).digest(), self._tenant()
         async with self._free_worker(tenant) as worker:
             if message := self._killed.find(digest, tenant=tenant, frame_bytes=len(frame), now_s=self._clock.now_s()):
                 metrics.STOPPED_TEMPLATES.labels(how="refused").inc()
                 raise _failed(message, is_flaw=True)
             try:
-                answer = orjson.loads(await worker.ask(frame))
+                rendered = await worker.ask(frame)
             except TemplateFailed as error:
                 metrics.STOPPED_TEMPLATES.labels(how="killed").inc()
                 if error.is_flaw:
@@ -92,6 +90,7 @@ class TemplatePool:
                         now_s=self._clock.now_s(),
                     )
                 raise
+        answer = await beside_loop(len(rendered), lambda: orjson.loads(rendered))
         if "error" in answer:
             raise _failed(f"chat template: {answer['error']}", is_flaw=answer.get("flaw", False))
         text: str = answer["text"]
@@ -174,34 +173,18 @@ class _Worker:
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(struct.pack(">I", len(frame)) + frame)
+        self._process.stdin.write(frame)
         await self._process.stdin.drain()
         header = await self._process.stdout.readexactly(4)
         return await self._process.stdout.readexactly(struct.unpack(">I", header)[0])
+
+
+def _frame(template: str, variables: Mapping[str, object]) -> bytes:
+    content = orjson.dumps({"template": template, "variables": variables})
+    return struct.pack(">I", len(content)) + content
 
 
 def _failed(text: str, *, is_flaw: bool | None) -> TemplateFailed:
     error = TemplateFailed(text)
     error.is_flaw = is_flaw
     return error
-
-
-async def _encoded(value: Mapping[str, object]) -> bytes:
-    """Encode JSON; conversations can be megabytes, and those leave the event loop."""
-    if _is_small(value):
-        return orjson.dumps(value)
-    return await asyncio.to_thread(orjson.dumps, value)
-
-
-def _is_small(value: object) -> bool:
-    """Return True if encoding takes less time than starting a thread for it."""
-    left = _INLINE_CHARACTERS
-    found: list[object] = [value]
-    while found and left > 0:
-        one = found.pop()
-        left -= _CHARACTERS_PER_VALUE + (len(one) if isinstance(one, str) else 0)
-        if isinstance(one, Mapping):
-            found += one.values()
-        elif isinstance(one, list | tuple):
-            found += one
-    return left > 0

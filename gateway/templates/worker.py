@@ -116,7 +116,9 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         frame = source.read(struct.unpack(">I", header)[0])
         signal.setitimer(signal.ITIMER_PROF, CPU_S_MAX)
         request = json.loads(frame)
-        answer = json.dumps(render(request["template"], request["variables"])).encode()
+        answer = json.dumps(render(request["template"], request["variables"]), ensure_ascii=False).encode(
+            errors="replace"
+        )
         signal.setitimer(signal.ITIMER_PROF, 0)
         sink.write(struct.pack(">I", len(answer)) + answer)
         sink.flush()

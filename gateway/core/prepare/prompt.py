@@ -11,6 +11,7 @@ _TEXT, _LITERAL, _IDS, _MEDIA = range(4)
 # An image is recognised by its size and its ends: a name is a hint, and megabytes would hold up the event loop.
 _MEDIA_END_BYTES = 4096
 _ID_BYTES = 4
+_END_CHARACTERS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class Prompt:
     @property
     def end(self) -> str:
         """Return the last of the template's text: it may have opened the answer's reasoning."""
-        return _text_of(self.segments[-1]) if self.segments else ""
+        return _text_of(self.segments[-1])[-_END_CHARACTERS:] if self.segments else ""
 
     def pieces(self) -> Iterator[Piece]:
         """Split the prompt into the pieces that the names of its prefixes are computed from."""

@@ -21,18 +21,22 @@ from gateway.answers.record import RequestRecord
 from gateway.core.keys.quotas import BucketLevel
 from gateway.core.request.answers import Dialect
 from gateway.keys.visits import current_visit
+from gateway.large_texts import INLINE_CHARACTERS, beside_loop
 from gateway.pressure.pressure import PRESSURE
 
 BODY_BYTES_MAX = 32 * 1024 * 1024
 # A body without images has no reason to be larger; one that is, is refused once it is known to have none.
 TEXT_BODY_BYTES_MAX = 10 * 1024 * 1024
-OFF_LOOP_BYTES = 1024 * 1024
 DEPTH_MAX = 64
 NODES_MAX = 200_000
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_INSIDE_STRING = re.compile(rb'(?:[^"\\]{1,64}+|\\.){0,256}+', re.DOTALL)
+_SHORT_STRINGS = re.compile(rb'(?:[^"]{1,1024}+|"(?:[^"\\]{1,64}+|\\.){0,64}+"){0,16}+', re.DOTALL)
+_QUOTE = ord('"')
 _LONG_INTEGER = re.compile(rb"(?<![0-9.eE+])-?[0-9]{20,}(?![0-9.eE])")
 _IMAGE_FIELDS = frozenset({"images", "image_url"})
+_TOO_LARGE = f"request body without images exceeds {TEXT_BODY_BYTES_MAX} bytes"
 # A body that takes longer is a client that drips.
 BODY_READ_S_MAX = 60.0
 # Bytes and seconds of a refused body that are read before the refusal is sent.
@@ -46,35 +50,58 @@ _IGNORED_LENGTH_MAX = 128
 _UNPRINTABLE = re.compile(r"[^!-+\--~]")  # of what a client named, a comma included
 
 
-async def parse_json(raw: bytes) -> Any:
+async def parse_json(raw: bytes | bytearray) -> Any:
     """Parse the value of a body.
 
     Raises:
         InvalidRequest: no valid JSON, or one of the limits is exceeded.
         RequestTooLarge: larger than a body without images may be.
     """
-    if len(raw) > OFF_LOOP_BYTES:
-        return await asyncio.to_thread(_parsed, raw)
-    return _parsed(raw)
+    return await beside_loop(len(raw), lambda: _parsed(raw))
 
 
-def _parsed(raw: bytes) -> Any:
-    if not raw.strip():
+def _parsed(raw: bytes | bytearray) -> Any:
+    if not raw or raw.isspace():
         raise InvalidRequest("missing request body")
+    if len(raw) > TEXT_BODY_BYTES_MAX and not any(f'"{name}"'.encode() in raw for name in _IMAGE_FIELDS):
+        raise RequestTooLarge(_TOO_LARGE)  # before it is parsed
     try:
         value = orjson.loads(raw)  # refuses NaN, infinity, lone surrogates, anything but UTF-8
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"invalid JSON in request body: {error}") from error
     keys, has_images = _measured(value)
     # The rest of valid JSON without its strings shows what parsers hide: one colon per key, and every digit.
-    bare = _STRING.sub(b"", raw)
+    bare = _without_strings(raw).translate(None, b" \t\r\n")
     if bare.count(b":") != keys:
         raise InvalidRequest("invalid JSON in request body: duplicate key")
     if _LONG_INTEGER.search(bare):
         raise InvalidRequest("invalid JSON in request body: integer with more than 19 digits")
     if len(raw) > TEXT_BODY_BYTES_MAX and not has_images:
-        raise RequestTooLarge(f"request body without images exceeds {TEXT_BODY_BYTES_MAX} bytes")
+        raise RequestTooLarge(_TOO_LARGE)
     return value
+
+
+def _without_strings(raw: bytes | bytearray) -> bytes:
+    """Return valid JSON without its strings. Slices of a long one are below a millisecond: see `SpecialTexts`."""
+    if len(raw) <= INLINE_CHARACTERS:
+        return _STRING.sub(b"", raw)
+    kept, position = [], 0
+    while position < len(raw):
+        start, position = position, _some(_SHORT_STRINGS, raw, position)
+        if position > start:
+            kept.append(_STRING.sub(b"", raw[start:position]))
+            continue
+        position += 1  # the quotation mark before a long string
+        while raw[position] != _QUOTE:
+            position = _some(_INSIDE_STRING, raw, position)
+        position += 1
+    return b"".join(kept)
+
+
+def _some(pattern: re.Pattern[bytes], raw: bytes | bytearray, position: int) -> int:
+    match = pattern.match(raw, position)
+    assert match is not None  # it matches nothing, too
+    return match.end()
 
 
 def _measured(value: Any) -> tuple[int, bool]:
@@ -201,7 +228,7 @@ class Exchange:
         if self.dialect is not Dialect.OLLAMA and media_type not in ("", "application/json"):
             raise UnsupportedMediaType("Content-Type must be application/json")
 
-    async def _read_body(self) -> bytes:
+    async def _read_body(self) -> bytearray:
         announced = self.headers.get("content-length", "0")
         too_large = RequestTooLarge(f"request body exceeds {BODY_BYTES_MAX} bytes")
         if announced.isdecimal() and int(announced) > BODY_BYTES_MAX:
@@ -219,9 +246,7 @@ class Exchange:
             if not message.get("more_body", False):
                 break
         self.body_read = True
-        if not body.strip():
-            raise InvalidRequest("missing request body")
-        return bytes(body)
+        return body
 
     async def discard_body(self) -> None:
         """Read on for nothing: a client that is still sending would lose the answer when the connection is reset."""

@@ -9,7 +9,7 @@ from common.errors import InvalidRequest, UnsupportedCapability
 from common.image_file import IMAGE_BYTES_MAX, IMAGES_MAX
 from gateway.core.models.routes import ModelInfo
 from gateway.core.prepare.capabilities import check_capabilities
-from gateway.core.prepare.literals import Literal, LiteralGuard, Picture, Text, special_pattern
+from gateway.core.prepare.literals import Literal, LiteralGuard, Picture, SpecialTexts, Text
 from gateway.core.request.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, images_of
 from gateway.core.request.images import (
     PlacedImage,
@@ -97,7 +97,7 @@ def test_a_model_without_eyes_refuses_images_and_one_that_was_not_inspected_deci
 
 
 def test_images_travel_through_a_template_where_they_stand() -> None:
-    guard = LiteralGuard(pattern=special_pattern(["<|end|>"]), nonce=2**63 + 5)
+    guard = LiteralGuard(special=SpecialTexts.of(["<|end|>"]), nonce=2**63 + 5)
     content = guard.hide_with_images("a<|end|>b", (PlacedImage(ONE, 0), PlacedImage(TWO, 8)))
     assert guard.split(f"<user>{content}</user>") == [
         Text("<user>"),
@@ -110,15 +110,15 @@ def test_images_travel_through_a_template_where_they_stand() -> None:
 
 
 def test_what_a_user_writes_never_becomes_an_image() -> None:
-    known = LiteralGuard(pattern=None, nonce=2**63 + 5)
+    known = LiteralGuard(special=None, nonce=2**63 + 5)
     stand_in = known.hide_with_images("", (PlacedImage(ONE, 0),))
-    other = LiteralGuard(pattern=None, nonce=2**63 + 6)
+    other = LiteralGuard(special=None, nonce=2**63 + 6)
     other.hide_with_images("", (PlacedImage(ONE, 0),))
     assert re.search("[\ue000\ue001]", stand_in)
     assert other.split(f"{stand_in} [img-0] <image>") == [Text(f"{stand_in} [img-0] <image>")]
 
 
 def test_a_special_token_across_an_image_is_none() -> None:
-    guard = LiteralGuard(pattern=special_pattern(["<|end|>"]), nonce=2**63 + 5)
+    guard = LiteralGuard(special=SpecialTexts.of(["<|end|>"]), nonce=2**63 + 5)
     content = guard.hide_with_images("<|end|>", (PlacedImage(ONE, 3),))
     assert guard.split(content) == [Text("<|e"), Picture(FILES[0]), Text("nd|>")]

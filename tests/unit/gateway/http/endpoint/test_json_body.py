@@ -1,12 +1,14 @@
 """JSON from strangers."""
 
 import json
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import InvalidRequest, RequestTooLarge
+from gateway.http.endpoint import exchange
 from gateway.http.endpoint.exchange import DEPTH_MAX, NODES_MAX, TEXT_BODY_BYTES_MAX, parse_json
 
 JSON = st.recursive(
@@ -75,3 +77,11 @@ async def test_only_bodies_with_images_may_be_large() -> None:
         await parse_json(json.dumps({"prompt": filler}).encode())
     large = await parse_json(json.dumps({"images": [filler]}).encode())
     assert large["images"] == [filler]
+
+
+@given(JSON, st.integers(0, 3000), st.sampled_from(["x", '"', "\\", "é", "\n"]))
+def test_a_large_body_loses_the_same_strings_in_slices(value: object, count: int, letter: str) -> None:
+    raw = json.dumps([letter * count, value, {letter * count: letter * 70}]).encode()
+    whole = exchange._without_strings(raw)
+    with mock.patch.object(exchange, "INLINE_CHARACTERS", 0):
+        assert exchange._without_strings(raw) == whole
