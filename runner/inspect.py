@@ -112,6 +112,7 @@ def _describe(header: GgufHeader, metadata: Mapping[str, Value], tensors: list[T
         token_texts={**named, **special},
         special_token_ids=special,
         vocabulary_size=header.vocabulary_size(),
+        token_bytes_max=header.token_bytes_max(),
     )
 
 

@@ -39,13 +39,14 @@ from gateway.core.models.routes import RouteInfo
 from gateway.core.models.stored_model import with_stored_texts
 from gateway.core.prepare.capabilities import check_capabilities, check_usable
 from gateway.core.prepare.estimates import answer_tokens
-from gateway.core.prepare.options import DEFAULTS, NATIVE_DEFAULTS, plan_answer
-from gateway.core.prepare.overflow import Overflow, in_openai_words
+from gateway.core.prepare.options import DEFAULTS, NATIVE_DEFAULTS, AnswerPlan, plan_answer
+from gateway.core.prepare.overflow import Overflow, check_hopeless, in_openai_words
 from gateway.core.request.answer_format import in_words_of_the_client
 from gateway.core.request.answers import AnswerEvent, AnswerRequest, Delta, Dialect, Done, LoadEvent, PromptProgress
 from gateway.core.request.model_names import model_not_found, parse_model_name
 from gateway.core.request.option_table import load_options
 from gateway.keys.visits import cache_salt, claim, context_max, within_context
+from gateway.large_texts import beside_loop
 from gateway.replicas.dispatch import Dispatcher, SlotRequest
 from gateway.replicas.replicas import Connection
 from gateway.templates.chat_prompt import ChatPrompts
@@ -131,9 +132,16 @@ class Inference:
         requested = request.options.get("num_ctx")
         if requested is not None and requested != plan.context_tokens:
             log.warning("option.clamped", option="num_ctx", requested=requested, used=plan.context_tokens)
+        try:
+            check_hopeless(request, route.model, context_tokens=plan.context_tokens or 0)
+        except PromptTooLong as error:
+            raise _too_long(error, request, plan, route) from None
         with tracing.begin("render", {"gen_ai.request.model": route.model.name}):
             prompt = await make_prompt(self._prompts, route.model, request)
         salt = cache_salt()
+        prefixes = NO_PREFIXES
+        if plan.cache_prompt:
+            prefixes = await beside_loop(prompt.size_bytes, lambda: name_prefixes(prompt.pieces(), salt=salt))
         return Work(
             request=request,
             route=route,
@@ -142,7 +150,7 @@ class Inference:
             prompt=prompt,
             deadline_s=deadline_s,
             cache_salt=salt,
-            prefixes=name_prefixes(prompt.pieces(), salt=salt) if plan.cache_prompt else NO_PREFIXES,
+            prefixes=prefixes,
         )
 
     async def _run(self, work: Work, record: RequestRecord) -> AsyncIterator[AnswerEvent]:
@@ -228,13 +236,8 @@ class Inference:
                 raise generation.attempts.fail(model_not_found(work.request.model)) from error
             case InvalidRequest():
                 raise generation.attempts.fail(in_words_of_the_client(error, work.output.wanted)) from error
-            case PromptTooLong() if work.request.dialect is Dialect.OPENAI:
-                wanted = Overflow(
-                    prompt=work.request.prompt,
-                    completion_tokens=work.plan.max_tokens or 0,
-                    context_tokens_max=context_max(work.route.model.context_tokens),
-                )
-                raise in_openai_words(error, wanted) from error
+            case PromptTooLong():
+                raise _too_long(error, work.request, work.plan, work.route) from None
             case InternalError() if connection is not None and await self.dispatcher.pool.is_dying(connection):
                 pass
             case _ if not isinstance(error, RETRYABLE):
@@ -307,6 +310,18 @@ class Inference:
 
 def _place(connection: Connection) -> dict[str, tracing.Value]:
     return {"puna.placement": connection.info.placement_id, "puna.node": connection.info.node_id}
+
+
+def _too_long(error: PromptTooLong, request: AnswerRequest, plan: AnswerPlan, route: RouteInfo) -> PromptTooLong:
+    """Return the error in the words of the dialect."""
+    if request.dialect is not Dialect.OPENAI:
+        return error
+    wanted = Overflow(
+        prompt=request.prompt,
+        completion_tokens=plan.max_tokens or 0,
+        context_tokens_max=context_max(route.model.context_tokens),
+    )
+    return in_openai_words(error, wanted)
 
 
 def _body(request: AnswerRequest) -> str:

@@ -25,6 +25,7 @@ class ModelInfo:
     embedding_length: int = 0
     layer_count: int = 0  # blocks, without the output layer
     vocabulary_size: int = 0  # 0: not given
+    token_bytes_max: int = 0  # no token stands for more bytes; 0: not known
     capabilities: tuple[str, ...] = ()
     chat_template: str = ""
     bos_token: str = ""

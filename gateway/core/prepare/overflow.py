@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass
 
 from common.errors import PromptTooLong
-from gateway.core.request.answers import Chat, RawPrompt
+from gateway.core.models.routes import ModelInfo
+from gateway.core.request.answers import AnswerRequest, Chat, RawPrompt
 
 # As runners count them (`runner.core.sequence.truncation.too_long`).
 COUNTS = re.compile(r"(?P<tokens>\d+) tokens > (?P<limit>\d+) maximum")
@@ -21,6 +22,28 @@ class Overflow:
     prompt: Chat | RawPrompt | None  # None: inputs of vectors
     completion_tokens: int = 0
     context_tokens_max: int = 0
+
+
+def check_hopeless(request: AnswerRequest, model: ModelInfo, *, context_tokens: int) -> None:
+    """Refuse a prompt before it is rendered that has more tokens than twice any context of the model.
+
+    What users wrote is counted, without the blanks that a template may cut off, as if each token were the longest one.
+    Twice: a replica may have a larger context than the model's training.
+
+    Raises:
+        PromptTooLong: as a runner would say it; the number is the least possible one.
+    """
+    limit = max(model.context_tokens, context_tokens)
+    if request.truncate or not model.token_bytes_max or not limit:
+        return
+    match request.prompt:
+        case Chat(messages=messages):
+            texts = [message.content for message in messages if message.role == "user"]
+        case RawPrompt(text=text, suffix=suffix):
+            texts = [text, suffix]
+    tokens = sum(len(text.strip()) for text in texts) // model.token_bytes_max
+    if tokens > 2 * limit:
+        raise PromptTooLong(f"the input length exceeds the context length: {tokens} tokens > {limit} maximum")
 
 
 def in_openai_words(error: PromptTooLong, wanted: Overflow) -> PromptTooLong:

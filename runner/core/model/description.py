@@ -66,6 +66,7 @@ class Description:
     embedding_length: int
     layer_count: int
     vocabulary_size: int
+    token_bytes_max: int
     capabilities: tuple[Capability, ...]
     chat_template: str
     bos_token: str
@@ -130,6 +131,7 @@ def describe(
     token_texts: Mapping[int, str],
     special_token_ids: Iterable[int],
     vocabulary_size: int,
+    token_bytes_max: int = 0,
 ) -> Description:
     """Put the description together. `token_texts` needs to hold the special tokens and those named by metadata only."""
     architecture = _text(metadata, "general.architecture")
@@ -149,6 +151,8 @@ def describe(
         embedding_length=_number(metadata, f"{architecture}.embedding_length"),
         layer_count=_number(metadata, f"{architecture}.block_count"),
         vocabulary_size=vocabulary_size,
+        # Other tokenizers drop blanks, or read an unknown word as one token.
+        token_bytes_max=token_bytes_max if _text(metadata, "tokenizer.ggml.model") in ("gpt2", "llama") else 0,
         capabilities=_capabilities(metadata, architecture, template, special_texts),
         chat_template=template,
         bos_token=named_token("tokenizer.ggml.bos_token_id"),

@@ -97,6 +97,11 @@ class GgufHeader:
             return ""
         return _text(ggml.gguf_array_string(self._pointer, self._ids[TOKENS_KEY], index))
 
+    def token_bytes_max(self) -> int:
+        """Return the length of the longest token's text; 0 without a tokenizer."""
+        texts = (ggml.gguf_array_string(self._pointer, self._ids[TOKENS_KEY], i) for i in range(self.vocabulary_size()))
+        return max((len(text or b"") for text in texts), default=0)
+
     def tokens_of(self, *kinds: TokenType) -> list[int]:
         """Ids of the tokens of these types."""
         int32 = 5

@@ -369,3 +369,22 @@ async def test_a_page_of_another_site_gets_no_data_and_may_link_here(cluster: Cl
         assert (await cluster.http.get("/api/tags", headers={"sec-fetch-site": site})).status_code == 200
     allowed = cross | {"sec-fetch-mode": "cors", "origin": "http://127.0.0.1:3000"}
     assert (await cluster.http.get("/api/tags", headers=allowed)).status_code == 200
+
+
+async def test_a_hopelessly_long_prompt_is_refused_in_each_dialect_before_it_is_rendered(
+    start_cluster: StartCluster,
+) -> None:
+    model = scripted_model(token_bytes_max=16, chat_template="{{ raise_exception('it is rendered') }}")
+    async with start_cluster(scheduler=ScriptedScheduler(models={MODEL_NAME: model})) as cluster:
+        hopeless: Any = [{"role": "user", "content": "<|im_start|" * 2**16}]
+        limit = f"{11 * 2**16 // 16} tokens"
+        error = await openai_error(cluster, messages=hopeless)
+        assert (error.status_code, error.code) == (400, "context_length_exceeded")
+        assert "maximum context length is 512 tokens" in error.message
+        assert limit in error.message
+        body = {"model": "demo", "messages": hopeless, "max_tokens": 5}
+        anthropic = await cluster.http.post("/v1/messages", json=body)
+        assert anthropic.status_code == 400
+        assert anthropic.json()["error"]["message"] == f"prompt is too long: {limit} > 512 maximum"
+        native = await cluster.http.post("/api/chat", json=body | {"truncate": False})
+        assert (native.status_code, native.json()) == (400, {"error": "the input length exceeds the context length"})

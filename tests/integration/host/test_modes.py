@@ -98,6 +98,8 @@ def test_inspect_finds_template_and_special_tokens(dense: Path) -> None:
     assert "messages" in description["chat_template"]
     assert description["eos_token"] in description["special_tokens"]
     assert "tools" in description["capabilities"]
+    longest = max(len(text.encode()) for text in description["special_tokens"])
+    assert longest <= description["token_bytes_max"] < 1000
 
 
 @pytest.mark.behaviour("B-83")
