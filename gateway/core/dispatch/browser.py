@@ -8,7 +8,6 @@ from common.errors import PermissionDenied
 
 # Names that container runtimes give to the machine under them.
 _MACHINE_SUFFIXES = (".localhost", ".docker.internal", ".containers.internal")
-_CROSS_SITE = "forbidden: a web page of another site asks, and its origin is not in PUNA_ORIGINS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,23 +41,18 @@ class BrowserPolicy:
             f" add http://{name[:100] or 'NAME'} to PUNA_ORIGINS, or ask for keys (PUNA_API_KEYS_FILE)"
         )
 
-    def check_site(self, site: str, destination: str) -> None:
-        """Refuse what a browser sends without an Origin for a page of another site, but let links lead here.
+    def check_page(self, origin: str | None, host: str, *, site: str, destination: str) -> None:
+        """Refuse requests of foreign pages; where a browser names no Origin, of pages of other sites but for links.
 
         Raises:
             PermissionDenied: as said. `site` and `destination` are the headers Sec-Fetch-Site and -Dest.
         """
-        if site == "cross-site" and destination != "document":
-            raise PermissionDenied(_CROSS_SITE)
-
-    def check_origin(self, origin: str, host: str) -> None:
-        """Refuse pages of foreign origins.
-
-        Raises:
-            PermissionDenied: neither allowed nor a page of this gateway.
-        """
-        if not self.allows_origin(origin) and not self.is_own_page(origin, host):
-            raise PermissionDenied(_CROSS_SITE)
+        if origin is None:
+            is_foreign = site == "cross-site" and destination != "document"
+        else:
+            is_foreign = not self.allows_origin(origin) and not self.is_own_page(origin, host)
+        if is_foreign:
+            raise PermissionDenied("forbidden: a web page of another site asks, and its origin is not in PUNA_ORIGINS")
 
     def allows_origin(self, origin: str) -> bool:
         """Return True if pages of this origin may call."""

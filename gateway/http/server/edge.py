@@ -127,10 +127,10 @@ class Edge:
         headers, policy = exchange.headers, self.policy
         policy.check_host(headers.getlist("host"))
         origin = headers.get("origin")
+        site, destination = headers.get("sec-fetch-site", ""), headers.get("sec-fetch-dest", "")
+        policy.check_page(origin, headers.get("host", ""), site=site, destination=destination)
         if origin is None:
-            policy.check_site(headers.get("sec-fetch-site", ""), headers.get("sec-fetch-dest", ""))
             return
-        policy.check_origin(origin, headers.get("host", ""))
         exchange.headers_out |= {
             "access-control-allow-origin": origin,
             "access-control-expose-headers": "x-request-id, x-client-request-id, x-puna-ignored, retry-after",

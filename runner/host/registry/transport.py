@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import Mapping
 from urllib.request import getproxies_environment, proxy_bypass
 
 import httpx
@@ -64,11 +63,11 @@ class RegistryTransport(httpx.AsyncBaseTransport):
         addresses = await self._resolve(host, request.url.port or (443 if request.url.scheme == "https" else 80))
         for address in addresses:
             check_target(host, address, allowed=allowed)
-        extensions: Mapping[str, object] = {**request.extensions, "sni_hostname": host}
+        extensions = {**request.extensions, "sni_hostname": host}
         for number, address in enumerate(addresses, 1):
             url = request.url.copy_with(host=address)
             # The header Host was set from the name.
-            pinned = httpx.Request(request.method, url, headers=request.headers, extensions=dict(extensions))
+            pinned = httpx.Request(request.method, url, headers=request.headers, extensions=extensions)
             try:
                 return await self._pinned.handle_async_request(pinned)
             except (httpx.ConnectError, httpx.ConnectTimeout):
