@@ -3,14 +3,13 @@
 import errno
 import fcntl
 import os
-import re
 from pathlib import Path
 from typing import Self
 
 from common.errors import StartupError
 from common.ids import random_id
+from common.trust.roles import ID_PATTERN
 
-NODE_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # sockaddr_un has 108 bytes with the final NUL.
 SOCKET_PATH_BYTES_MAX = 107
 LOGS_KEPT = 64
@@ -60,13 +59,13 @@ class HostHome:
             StartupError: `wanted` cannot be an id.
         """
         if wanted:
-            if not NODE_ID_PATTERN.fullmatch(wanted):
+            if not ID_PATTERN.fullmatch(wanted):
                 raise StartupError("PUNA_NODE_ID may have letters, digits, dots, dashes and underscores, at most 63")
             return wanted
         path = self.directory / "node-id"
         if path.exists():
             kept = path.read_text().strip()
-            if NODE_ID_PATTERN.fullmatch(kept):
+            if ID_PATTERN.fullmatch(kept):
                 return kept
         drawn = random_id("node-", 10)
         write_durably(path, drawn.encode())

@@ -1,0 +1,135 @@
+"""The cluster's authority as files: it issues certificates into directories beside its own, and renews them.
+
+DIRECTORY/ca/ca.crt, ca.key      the authorities that are accepted, newest first; the key of the newest
+DIRECTORY/gateway, node/a, …     identities: each is what `PUNA_TRUST` of one process names
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from common.paths import replace_file
+from common.startup_error import StartupError
+from common.trust.certificates import (
+    LIFE_S,
+    BadCertificate,
+    Facts,
+    KeyPair,
+    issue,
+    make_authority,
+    newest_of,
+    read_facts,
+)
+from common.trust.identity import AUTHORITIES, CERTIFICATE, KEY, read_trusted
+from common.trust.roles import RoleName, parse_role
+
+_OWN = "ca"
+_AUTHORITY_KEY = "ca.key"
+_PRIVATE_DIRECTORY = 0o700
+# After a rotation certificates of the authority before it are good until they are renewed.
+_ACCEPTED_MAX = 2
+
+
+class Authority:
+    """Holds no state: every command reads the files."""
+
+    def __init__(self, directory: Path, *, wall_unix_s: Callable[[], float] = time.time) -> None:
+        """`directory` has all of it."""
+        self.directory = directory.expanduser()
+        self._wall_unix_s = wall_unix_s
+
+    def create(self) -> None:
+        """Make the first authority of a cluster.
+
+        Raises:
+            StartupError: there is one already, or it cannot be written.
+        """
+        own = self.directory / _OWN
+        if own.exists():
+            raise StartupError(f"{own} exists; `puna trust rotate` replaces an authority")
+        made = make_authority(self._wall_unix_s())
+        self._write(own, {_AUTHORITY_KEY: made.key, AUTHORITIES: made.certificate})
+
+    def issue(self, name: RoleName, *, life_s: float = LIFE_S) -> Path:
+        """Write a new certificate for the holder of a role; the directory that its `PUNA_TRUST` names.
+
+        Raises:
+            StartupError: there is no authority, or the files cannot be written.
+        """
+        authority = self._read()
+        pair = issue(authority, name, now_unix_s=self._wall_unix_s(), life_s=life_s)
+        path = self._path(name)
+        self._write(path, {AUTHORITIES: authority.certificate, KEY: pair.key, CERTIFICATE: pair.certificate})
+        return path
+
+    def renew(self) -> list[RoleName]:
+        """Issue every certificate again that is past half of its life, for as long as it was good; which ones.
+
+        Raises:
+            StartupError: as `issue`, or a certificate cannot be read.
+        """
+        now_unix_s = self._wall_unix_s()
+        due = [facts for facts in self.issued() if now_unix_s >= facts.renew_at_unix_s]
+        for facts in due:
+            self.issue(facts.name, life_s=facts.life_s)
+        return [facts.name for facts in due]
+
+    def rotate(self) -> None:
+        """Make another authority. Holders of certificates of the present one are accepted until the next rotation.
+
+        Every identity learns of both at once, and gets a certificate of the new one when it is renewed.
+
+        Raises:
+            StartupError: as `issue`.
+        """
+        made = make_authority(self._wall_unix_s())
+        accepted = newest_of(made.certificate + self._read().certificate, _ACCEPTED_MAX)
+        for facts in self.issued():
+            self._write(self._path(facts.name), {AUTHORITIES: accepted})
+        self._write(self.directory / _OWN, {_AUTHORITY_KEY: made.key, AUTHORITIES: accepted})
+
+    def issued(self) -> list[Facts]:
+        """List the certificates that were issued into this directory.
+
+        Raises:
+            StartupError: one of them cannot be read.
+        """
+        return [self._facts(name) for name in sorted(self._names(), key=str)]
+
+    def _names(self) -> Iterator[RoleName]:
+        for path in self.directory.glob(f"**/{CERTIFICATE}"):
+            try:
+                yield parse_role(path.parent.relative_to(self.directory).as_posix())
+            except ValueError:  # not one of ours
+                continue
+
+    def _facts(self, name: RoleName) -> Facts:
+        path = self._path(name) / CERTIFICATE
+        try:
+            return read_facts(read_trusted(path))
+        except (OSError, BadCertificate) as error:
+            raise StartupError(f"{path}: {error}") from error
+
+    def _path(self, name: RoleName) -> Path:
+        return self.directory / str(name)
+
+    def _read(self) -> KeyPair:
+        own = self.directory / _OWN
+        try:
+            key = read_trusted(own / _AUTHORITY_KEY, secret=True, flags=os.O_NOFOLLOW)
+            return KeyPair(read_trusted(own / AUTHORITIES, flags=os.O_NOFOLLOW), key)
+        except FileNotFoundError as error:
+            raise StartupError(f"there is no authority in {self.directory}; `puna trust init` makes one") from error
+        except OSError as error:
+            raise StartupError(f"{error.filename}: {error.strerror}") from error
+        except BadCertificate as error:
+            raise StartupError(str(error)) from error
+
+    def _write(self, directory: Path, files: dict[str, bytes]) -> None:
+        try:
+            directory.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            for name, content in files.items():
+                replace_file(directory / name, content)
+        except OSError as error:
+            raise StartupError(f"{error.filename or directory}: {error.strerror}") from error

@@ -1,0 +1,122 @@
+"""Identity of this process: three files of a directory, read again when they change.
+
+The files have the names that Kubernetes gives them in a Secret: `ca.crt`, `tls.crt`, `tls.key`.
+"""
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.paths import open_regular
+from common.startup_error import StartupError
+from common.telemetry.logs import get_logger
+from common.trust.certificates import BadCertificate, Facts, KeyPair, check_pair
+
+AUTHORITIES, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
+FILE_BYTES_MAX = 256 * 1024
+# A new certificate is in use after so long. Every call asks for the newest one.
+LOOK_S = 1.0
+
+log = get_logger()
+
+Stamps = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Everything that one TLS connection needs; `authorities` are those that a peer's certificate may come from."""
+
+    facts: Facts
+    authorities: bytes
+    pair: KeyPair
+
+
+class Identity:
+    """Reads on any thread. Files that cannot be used are not taken: the last good ones stay in use."""
+
+    def __init__(self, directory: Path, *, wall_unix_s: Callable[[], float] = time.time) -> None:
+        """Read the files.
+
+        Raises:
+            StartupError: one is missing, readable by others, no certificate, expired, or of another cluster.
+        """
+        self._directory = directory.expanduser()
+        self._wall_unix_s = wall_unix_s
+        self._looked_at_s = time.monotonic()
+        try:
+            self._stamps = self._look()
+            self._material = self._read()
+        except (OSError, BadCertificate) as error:
+            raise StartupError(f"PUNA_TRUST: {_text(error, self._directory)}") from error
+
+    def material(self) -> Material:
+        """Return the newest certificate that could be used."""
+        now_s = time.monotonic()
+        if now_s >= self._looked_at_s + LOOK_S:
+            self._looked_at_s = now_s
+            self._renew()
+        return self._material
+
+    def _renew(self) -> None:
+        try:
+            stamps = self._look()
+            if stamps == self._stamps:
+                return
+            self._stamps = stamps
+            self._material = self._read()
+            log.info("trust.renewed", name=str(self._material.facts.name))
+        except (OSError, BadCertificate) as error:
+            log.warning("trust.broken", text=_text(error, self._directory))
+
+    def _look(self) -> Stamps:
+        found = [(self._directory / name).stat() for name in (AUTHORITIES, CERTIFICATE, KEY)]
+        return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in found)
+
+    def _read(self) -> Material:
+        authorities = read_trusted(self._directory / AUTHORITIES)
+        pair = KeyPair(read_trusted(self._directory / CERTIFICATE), read_trusted(self._directory / KEY, secret=True))
+        return Material(check_pair(pair, authorities, now_unix_s=self._wall_unix_s()), authorities, pair)
+
+
+def read_trusted(path: Path, *, secret: bool = False, flags: int = 0) -> bytes:
+    """Read a file that only this user or root can have written, and where `secret`, only they and a group can read.
+
+    Links are followed unless `flags` says otherwise: Kubernetes mounts Secrets as links.
+
+    Raises:
+        OSError: it cannot be read.
+        BadCertificate: others can change or read it, or it is too long.
+    """
+    with os.fdopen(open_regular(path, flags), "rb") as file:
+        status = os.fstat(file.fileno())
+        if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise BadCertificate(f"{path} can be changed by other users; chown it to this user and set mode 0600")
+        if secret and status.st_mode & stat.S_IRWXO:
+            raise BadCertificate(f"{path} can be read by other users; set mode 0600")
+        content = file.read(FILE_BYTES_MAX + 1)
+    if len(content) > FILE_BYTES_MAX:
+        raise BadCertificate(f"{path} has more than {FILE_BYTES_MAX} bytes")
+    return content
+
+
+def _text(error: OSError | BadCertificate, directory: Path) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}; `puna trust issue` writes it"
+    return f"{error}" if str(directory) in str(error) else f"{directory}: {error}"
+
+
+_own: Identity | None = None
+
+
+def use_identity(identity: Identity | None) -> None:
+    """Set the identity that this process shows on TCP connections that are opened from now on; None: no TLS."""
+    global _own  # noqa: PLW0603  # one process, one identity, as one configuration of logs
+    _own = identity
+
+
+def own_identity() -> Identity | None:
+    """Return what `use_identity` was given."""
+    return _own
