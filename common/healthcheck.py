@@ -1,17 +1,23 @@
 """`python -m common.healthcheck ADDRESS`: exit 0 if what serves there is well; for container health checks.
 
 ADDRESS is that of a gRPC server, which must say SERVING, an http(s):// URL, which must answer 200, or
-redis://host:port, which must answer PING.
+redis://host:port, which must answer PING. Asked over gRPC it shows the certificate of PUNA_TRUST, and a server on TCP
+must have the same.
 """
 
+import os
 import socket
 import sys
+from pathlib import Path
 from ssl import CERT_NONE, SSLContext, create_default_context
 from urllib.parse import urlsplit
 from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from common.network import UNIX_PREFIX
+from common.startup_error import StartupError
 
 TIMEOUT_S = 2.0
 
@@ -28,7 +34,12 @@ def main() -> int:
 
 
 def _ask_grpc(address: str) -> int:
-    with grpc.insecure_channel(address) as channel:
+    try:
+        channel = _open(address)
+    except StartupError as error:
+        print(error, file=sys.stderr)
+        return 1
+    with channel:
         try:
             check = health_pb2_grpc.HealthStub(channel).Check  # type: ignore[attr-defined]  # the stub package omits it
             answer = check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
@@ -36,6 +47,17 @@ def _ask_grpc(address: str) -> int:
             print(error, file=sys.stderr)
             return 1
     return 0 if answer.status == health_pb2.HealthCheckResponse.SERVING else 1
+
+
+def _open(address: str) -> grpc.Channel:
+    directory = os.environ.get("PUNA_TRUST")
+    if not directory or address.startswith(UNIX_PREFIX):
+        return grpc.insecure_channel(address)
+    from common.grpc.trusted_channel import credentials_to  # noqa: PLC0415  # takes longer than a check without it
+    from common.trust.identity import Identity  # noqa: PLC0415
+
+    credentials, options = credentials_to("", Identity(Path(directory)).material())
+    return grpc.secure_channel(address, credentials, options)
 
 
 def _ask_http(url: str) -> int:

@@ -18,6 +18,7 @@ from common.settings import PunaSettings
 from common.telemetry.logs import configure_logs, get_logger
 from common.telemetry.metrics import LOOP_LAG
 from common.telemetry.tracing import start_tracing, stop_tracing
+from common.trust.identity import Identity, use_identity
 
 log = get_logger()
 
@@ -35,6 +36,8 @@ def run_service(name: str, settings_type: type[S], serve: Callable[[S, asyncio.E
     try:
         settings = settings_type.load()
         configure_logs(service=name, debug=settings.debug)
+        if settings.trust is not None:
+            use_identity(Identity(settings.trust))
         _tell_of_ollama(settings_type)
         start_tracing(name)
         try:

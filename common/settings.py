@@ -6,6 +6,7 @@ pydantic-settings does not notice a misspelt environment name, so the names are 
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Self
 
 from pydantic import ValidationError
@@ -88,6 +89,7 @@ KNOWN_NAMES = frozenset(
         "TEMPLATE",
         "TLS_CERT",
         "TLS_KEY",
+        "TRUST",
         "TUNNEL_ADVERTISE",
         "TUNNEL_LISTEN",
     )
@@ -103,6 +105,9 @@ class PunaSettings(BaseSettings):
     """More log events."""
     insecure: bool = False
     """Consent to listeners that other machines can reach without TLS, and to a gateway there that asks for no keys."""
+    trust: Path | None = None
+    """The directory with the certificate of this process (`ca.crt`, `tls.crt`, `tls.key`), as `puna trust issue` writes
+    it: mutual TLS on every TCP connection between processes of the cluster. Read again when the files change."""
     metrics_listen: str = "127.0.0.1:0"
     """Where the process serves its Prometheus page; port 0 takes any free one."""
     ollama_env: bool = True

@@ -52,7 +52,7 @@ async def watch_inventory(
     `changes_only`: messages lay over those before, and a process that hangs counts as gone.
     """
     turn = 0
-    channels = Channels(addresses)
+    channels = Channels(addresses, peer="discovery")
     request = discovery_pb2.WatchInventoryRequest(changes_only=changes_only)
     silence_s_max = SILENCE_S_MAX if changes_only else None
 

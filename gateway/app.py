@@ -122,7 +122,7 @@ async def running_gateway(
     listener = _bind_http(settings)
     routes = RouteCache()
     templates = TemplatePool(SystemClock(), tenant=lambda: claim(0).tenant)
-    model_stores = StoreClient()
+    model_stores = StoreClient("node")
     dispatcher = _make_dispatcher(settings, routes, scheduler)
     service = Service(
         inference=Inference(
@@ -266,6 +266,7 @@ def _bind_grpc(
         insecure=settings.insecure or authorizer.asks_for_keys,
         interceptors=[KeyInterceptor(authorizer)],
         credentials=certificate.grpc_credentials() if certificate is not None else None,
+        is_public=True,
     )
 
 

@@ -80,7 +80,7 @@ class SchedulerApp:
             insecure=settings.insecure,
         )
         self.address = self._server.address
-        self._hosts = HostClient()
+        self._hosts = HostClient("node")
         self._leadership = Leadership(
             self._store,
             clock,

@@ -43,7 +43,7 @@ class SchedulerClient:
         `on_routes` hears True with the first table of each stream of `watch_routes`, and False when it ends.
         """
         self._on_routes = on_routes
-        self._channels = Channels(addresses)
+        self._channels = Channels(addresses, peer="scheduler")
         self._preferred = 0
 
     async def __aenter__(self) -> Self:

@@ -348,7 +348,7 @@ def _note(note: Note) -> None:
 
 async def is_runner_there(runner: RunnerView) -> bool:
     """Return True if the very process in question answers at its address; a successor does not count."""
-    async with open_channel(runner.address) as channel:
+    async with open_channel(runner.address, "node") as channel:
         try:
             with domain_errors():
                 info: runner_pb2.RunnerInfo = await runner_pb2_grpc.RunnerStub(channel).GetInfo(

@@ -69,7 +69,7 @@ async def wait_for_discovery(address: str) -> None:
 async def node_is_registered(discovery: str, node: str) -> None:
     """Wait until the inventory has the node that is dialled there."""
     while True:
-        async with open_channel(discovery) as channel:
+        async with open_channel(discovery, "discovery") as channel:
             watch = discovery_pb2_grpc.DiscoveryStub(channel).WatchInventory
             try:
                 async for inventory in watch(discovery_pb2.WatchInventoryRequest()):

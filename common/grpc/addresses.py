@@ -44,8 +44,9 @@ async def _resolve_one(address: str) -> list[str]:
 class Channels(ChannelBook):
     """A channel to each process behind a list of addresses, opened when first asked for. Lives on the event loop."""
 
-    def __init__(self, addresses: str, clock: Clock | None = None) -> None:
-        super().__init__()
+    def __init__(self, addresses: str, clock: Clock | None = None, *, peer: str = "") -> None:
+        """`peer`: as `open_channel`."""
+        super().__init__(peer)
         self._addresses = addresses
         self._clock = clock or SystemClock()
         self._current: list[str] = []

@@ -8,7 +8,17 @@ from grpc import aio
 
 from common.grpc.errors import domain_errors
 from common.grpc.server import MESSAGE_BYTES_MAX, REQUEST_ID_KEY
+from common.grpc.trusted_channel import TrustedChannel
+from common.network import UNIX_PREFIX
 from common.telemetry import tracing
+from common.telemetry.logs import get_logger
+from common.trust.identity import own_identity
+from common.trust.sockets import socket_fault
+
+log = get_logger()
+
+# A socket that is never there: calls to it end as to one that nothing listens on.
+_REFUSED = "unix:/dev/null/refused"
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -27,23 +37,34 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
-def open_channel(address: str) -> aio.Channel:
-    """Open a channel to `host:port` or `unix:/path`; it connects at the first call."""
+def open_channel(address: str, peer: str = "") -> aio.Channel:
+    """Open a channel to `host:port` or `unix:/path`; it connects at the first call.
+
+    `peer` is the role that the certificate there must name if this process has an identity: `node/a` is that node,
+    `node` is any node, empty is our own role. Sockets that may be another user's are not connected to.
+    """
+    if address.startswith(UNIX_PREFIX):
+        if fault := socket_fault(address):
+            log.error("socket.refused", address=address, text=fault)
+            address = _REFUSED
+    elif (identity := own_identity()) is not None:
+        return TrustedChannel(address, peer, identity, CHANNEL_OPTIONS)
     return aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
 class ChannelBook:
     """One channel for each address that is called."""
 
-    def __init__(self) -> None:
-        """None yet."""
+    def __init__(self, peer: str = "") -> None:
+        """`peer`: as `open_channel`."""
+        self._peer = peer
         self._channels: dict[str, aio.Channel] = {}
 
     def channel(self, address: str) -> aio.Channel:
         """Return the channel to an address, the same every time."""
         known = self._channels.get(address)
         if known is None:
-            known = self._channels[address] = open_channel(address)
+            known = self._channels[address] = open_channel(address, self._peer)
         return known
 
     async def forget(self, address: str) -> None:

@@ -1,4 +1,4 @@
-"""Set-up of every gRPC server of Puna: errors, request ids, health, reflection, keepalive."""
+"""Set-up of every gRPC server of Puna: identities, errors, request ids, health, reflection, keepalive."""
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -19,6 +19,9 @@ from common.ids import new_request_id
 from common.network import UNIX_PREFIX, is_private_listener, is_taken, split_host_port
 from common.telemetry import tracing
 from common.telemetry.logs import get_logger
+from common.trust.callers import check_caller, server_credentials
+from common.trust.identity import Identity, own_identity
+from common.trust.sockets import private_umask, socket_fault
 
 log = get_logger()
 
@@ -73,38 +76,63 @@ def bind_server(
     insecure: bool = False,
     interceptors: Iterable[aio.ServerInterceptor] = (),
     credentials: grpc.ServerCredentials | None = None,
+    is_public: bool = False,
 ) -> GrpcServer:
     """Create a server on `host:port` or `unix:/path`. `register` adds the servicers, `services` are their full names.
 
-    `interceptors` run within the one that translates errors. `credentials` None: no TLS.
+    `interceptors` run within the one that translates errors. On TCP the callers must show certificates of the cluster
+    if this process has an identity, and have the role that each method asks for. Not so if `is_public`: then clients
+    with keys call, and `credentials` None means no TLS.
 
     Raises:
         StartupError: the address is taken or unusable, or other machines could reach it and `insecure` is not set.
     """
-    if not insecure and not is_private_listener(listen):
-        raise StartupError(
-            f"{listen} can be reached from other machines; set PUNA_INSECURE=1 to allow that without TLS"
-        )
-    server = aio.server(interceptors=[ErrorInterceptor(), *interceptors], options=SERVER_OPTIONS)
+    is_unix = listen.startswith(UNIX_PREFIX)
+    identity = None if is_public or is_unix else own_identity()
+    if identity is not None:
+        credentials = server_credentials(identity)
+    elif not insecure:
+        check_consent(listen)
+    if is_unix and (fault := socket_fault(listen)):
+        raise StartupError(fault)
+    server = aio.server(interceptors=[CallInterceptor(identity), *interceptors], options=SERVER_OPTIONS)
     register(server)
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
-    if not listen.startswith(UNIX_PREFIX) and is_taken(listen):
+    if not is_unix and is_taken(listen):
         raise StartupError(f"{listen} is already in use")
     try:
-        port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
+        with private_umask():
+            port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
     except RuntimeError as error:
         raise StartupError(f"cannot listen on {listen}: {error}") from error
-    address = listen if listen.startswith(UNIX_PREFIX) else f"{split_host_port(listen)[0]}:{port}"
+    address = listen if is_unix else f"{split_host_port(listen)[0]}:{port}"
     return GrpcServer(server=server, health=health_servicer, address=address)
 
 
-class ErrorInterceptor(aio.ServerInterceptor):
-    """Domain errors become statuses, bugs become INTERNAL without their text, and logs get the request id.
+def check_consent(listen: str) -> None:
+    """Refuse a listener without TLS that other machines could reach.
+
+    Raises:
+        StartupError: they could.
+    """
+    if not is_private_listener(listen):
+        raise StartupError(
+            f"{listen} can be reached from other machines; set PUNA_TRUST to a directory with a certificate, or "
+            "PUNA_INSECURE=1 to allow that without TLS"
+        )
+
+
+class CallInterceptor(aio.ServerInterceptor):
+    """Callers are checked, domain errors become statuses, bugs INTERNAL without their text; logs get the request id.
 
     A request with a number that is out of range is refused; streams of requests are checked by their servicers.
     """
+
+    def __init__(self, identity: Identity | None) -> None:
+        """Check no caller if `identity` is None: then the listener has no certificates."""
+        self._identity = identity
 
     async def intercept_service(
         self,
@@ -124,15 +152,52 @@ class ErrorInterceptor(aio.ServerInterceptor):
             (True, True): grpc.stream_stream_rpc_method_handler,
         }[(bool(handler.request_streaming), bool(handler.response_streaming))]
         if handler.response_streaming:
-            behaviour: Any = _guard_stream(handler.unary_stream or handler.stream_stream, method, request_id)
+            behaviour: Any = self._guard_stream(handler.unary_stream or handler.stream_stream, method, request_id)
         else:
-            behaviour = _guard_unary(handler.unary_unary or handler.stream_unary, method, request_id)
+            behaviour = self._guard_unary(handler.unary_unary or handler.stream_unary, method, request_id)
         wrapped: Handler = make(
             behaviour,
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
         return wrapped
+
+    def _guard_unary(self, behaviour: Any, method: str, request_id: str) -> Any:
+        async def guarded(request: Any, context: ServicerContext) -> Any:
+            with structlog.contextvars.bound_contextvars(request_id=request_id):
+                tracing.use_caller(_headers(context))
+                try:
+                    self._check(context, method)
+                    _check_numbers(request)
+                    return await behaviour(request, context)
+                except Exception as error:  # noqa: BLE001  # the edge: bugs become INTERNAL here
+                    await _abort(context, error, method)
+
+        return guarded
+
+    def _guard_stream(self, behaviour: Any, method: str, request_id: str) -> Any:
+        async def guarded(request: Any, context: ServicerContext) -> AsyncIterator[Any]:
+            with structlog.contextvars.bound_contextvars(request_id=request_id):
+                tracing.use_caller(_headers(context))
+                try:
+                    self._check(context, method)
+                    _check_numbers(request)
+                    answers = behaviour(request, context)
+                    if inspect.isawaitable(
+                        answers
+                    ):  # it calls context.write itself, as the health service's Watch does
+                        await answers
+                        return
+                    async for message in answers:
+                        yield message
+                except Exception as error:  # noqa: BLE001  # the edge: bugs become INTERNAL here
+                    await _abort(context, error, method)
+
+        return guarded
+
+    def _check(self, context: ServicerContext, method: str) -> None:
+        if self._identity is not None:
+            check_caller(context, method, self._identity)
 
 
 def _request_id(details: grpc.HandlerCallDetails) -> str:
@@ -144,37 +209,6 @@ def _request_id(details: grpc.HandlerCallDetails) -> str:
 
 def _headers(context: ServicerContext) -> list[tuple[str, str]]:
     return [(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
-
-
-def _guard_unary(behaviour: Any, method: str, request_id: str) -> Any:
-    async def guarded(request: Any, context: ServicerContext) -> Any:
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
-            tracing.use_caller(_headers(context))
-            try:
-                _check_numbers(request)
-                return await behaviour(request, context)
-            except Exception as error:  # noqa: BLE001  # the edge: bugs become INTERNAL here
-                await _abort(context, error, method)
-
-    return guarded
-
-
-def _guard_stream(behaviour: Any, method: str, request_id: str) -> Any:
-    async def guarded(request: Any, context: ServicerContext) -> AsyncIterator[Any]:
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
-            tracing.use_caller(_headers(context))
-            try:
-                _check_numbers(request)
-                answers = behaviour(request, context)
-                if inspect.isawaitable(answers):  # it calls context.write itself, as the health service's Watch does
-                    await answers
-                    return
-                async for message in answers:
-                    yield message
-            except Exception as error:  # noqa: BLE001  # the edge: bugs become INTERNAL here
-                await _abort(context, error, method)
-
-    return guarded
 
 
 def _check_numbers(request: Any) -> None:

@@ -261,7 +261,7 @@ class ReplicaPool:
         connection = Connection(
             info=info,
             model_name=model_name,
-            runner=RunnerClient(info.address),
+            runner=RunnerClient(info.address, info.node_id),
             load=load,
             reported_s=self._clock.now_s(),
         )

@@ -11,13 +11,15 @@ from grpc import aio
 from common.changes import Changes
 from common.clock import MS_PER_S, SystemClock
 from common.errors import PlacementMismatch, StartupError
-from common.grpc.server import GrpcServer, bind_server
+from common.grpc.server import GrpcServer, bind_server, check_consent
 from common.ids import new_incarnation
-from common.network import UNIX_PREFIX, is_private_listener
+from common.network import UNIX_PREFIX
 from common.service import run_service
 from common.telemetry.device_metrics import DeviceRow
 from common.telemetry.logs import get_logger
 from common.telemetry.metrics import serve_metrics
+from common.trust.identity import own_identity
+from common.trust.roles import Role
 from protos import cluster_pb2, discovery_pb2, host_pb2, host_pb2_grpc, store_pb2, store_pb2_grpc
 from runner.core.host.environment import limits_set
 from runner.cores import computing_cores
@@ -77,7 +79,7 @@ async def serve(settings: HostSettings, stop: asyncio.Event) -> None:
 async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Event) -> None:
     clock = SystemClock()
     identity = discovery_pb2.HostReport(
-        node_id=home.node_id(settings.node_id),
+        node_id=home.node_id(_wanted_id(settings)),
         incarnation=new_incarnation(),
         started_at_unix_ms=round(clock.wall_unix_s() * MS_PER_S),
     )
@@ -286,19 +288,30 @@ async def _forward(source: Changes, target: Changes) -> None:
         target.notify()
 
 
+def _wanted_id(settings: HostSettings) -> str:
+    """Return the configured id of the node, or the one that its certificate names.
+
+    Raises:
+        StartupError: the certificate is not that of this node.
+    """
+    identity = own_identity()
+    if identity is None:
+        return settings.node_id
+    name = identity.material().facts.name
+    if name.role is not Role.NODE or settings.node_id not in ("", name.id):
+        raise StartupError(
+            f"PUNA_TRUST has the certificate of {name}; a host needs that of node/{settings.node_id or 'ID'}"
+        )
+    return name.id
+
+
 def _check_runner_listener(settings: HostSettings) -> None:
     listen = settings.runner_listen
     if listen == UNIX_PREFIX:
         return
-    try:
-        private = is_private_listener(listen)
-    except ValueError as error:
-        raise StartupError(f"PUNA_RUNNER_LISTEN: {error}") from error
     if listen.startswith(UNIX_PREFIX) or not listen.endswith(":0"):
         raise StartupError(
             'PUNA_RUNNER_LISTEN must be "unix:" or a host with port 0, because each runner needs its own'
         )
-    if not private and not settings.insecure:
-        raise StartupError(
-            f"{listen} can be reached from other machines; set PUNA_INSECURE=1 to allow that without TLS"
-        )
+    if not settings.insecure and own_identity() is None:
+        check_consent(listen)

@@ -88,7 +88,7 @@ class Registrations:
             if error is not None and failures == 1:  # once per outage, not once per attempt
                 log.warning("discovery.lost", address=address, text=error.message)
 
-        async with open_channel(address) as channel:
+        async with open_channel(address, "discovery") as channel:
             stub = discovery_pb2_grpc.DiscoveryStub(channel)
             streams = watch(
                 lambda: received(stub.Register(self._reports(address), metadata=call_metadata())),

@@ -131,7 +131,7 @@ class PullJobs:
         if self._closed or len(self._jobs) >= JOBS_MAX:
             raise ShuttingDown("this node takes no more pulls now", retry_after_s=1.0)
         client = self.client(name, insecure=insecure)
-        stores = StoreClient()
+        stores = StoreClient("node")
         peers = [PeerSource(stores, address) for address in dict.fromkeys(sources)]
         job = _Job(pull=Pull(name, client=client, peers=peers, store=self._store, jobs=self._blob_jobs), peers=stores)
         job.task = asyncio.create_task(self._run(name, job))

@@ -96,7 +96,7 @@ class Origins:
 
     @contextlib.asynccontextmanager
     async def _asking(self, origin: host_pb2.ModelOrigin) -> AsyncIterator[_Origin]:
-        stores = StoreClient()
+        stores = StoreClient("node")
         peers = [PeerSource(stores, address) for address in list(dict.fromkeys(origin.addresses))[:SOURCES_MAX]]
         try:
             yield await (_stored(origin, peers) if origin.manifest_digest else self._plain(origin, peers))

@@ -1,0 +1,81 @@
+"""Roles that may call each gRPC method of the cluster. A method without a row is refused. Pure."""
+
+from common.errors import PermissionDenied
+from common.trust.roles import Role, RoleName
+
+_GATEWAY = frozenset({Role.GATEWAY})
+_SCHEDULER = frozenset({Role.SCHEDULER})
+_CONTROL = frozenset({Role.GATEWAY, Role.OPERATOR})
+_NOT_ROLES: frozenset[Role] = frozenset()
+
+_SERVICES: dict[str, dict[str, frozenset[Role]]] = {
+    "puna.v1.Discovery": {
+        "Register": frozenset({Role.NODE}),
+        "WatchInventory": frozenset({Role.SCHEDULER, Role.NODE, Role.OPERATOR}),
+    },
+    "puna.v1.Scheduler": dict.fromkeys(
+        (
+            "EnsureModel",
+            "WatchRoutes",
+            "UnloadModel",
+            "ListNodes",
+            "ListConstraints",
+            "PutConstraints",
+            "RemoveConstraints",
+            "Explain",
+            "ClearDevice",
+            "Drain",
+            "Undrain",
+            "PutAlias",
+            "RemoveAlias",
+            "ReportQueues",
+        ),
+        _CONTROL,
+    ),
+    "puna.v1.Host": dict.fromkeys(("Measure", "Start", "Stop", "ResetDevice", "Lend"), _SCHEDULER),
+    "puna.v1.ModelStore": {
+        **dict.fromkeys(("Pull", "Create", "Copy", "Delete", "PutBlob", "ReadHeader"), _GATEWAY),
+        # Nodes fetch files from each other.
+        **dict.fromkeys(("StatBlob", "ReadBlob", "ReadManifest"), frozenset({Role.GATEWAY, Role.NODE})),
+    },
+    "puna.v1.Runner": {
+        **dict.fromkeys(("Generate", "Embed", "Rerank", "Tokenize", "Detokenize", "WatchLoad"), _GATEWAY),
+        "GetInfo": frozenset({Role.GATEWAY, Role.SCHEDULER}),
+        "UseThreads": _NOT_ROLES,
+    },
+    "puna.v1.Probe": {"ListDevices": _NOT_ROLES},
+    # Keys decide, on a listener that asks for no certificate (gateway/grpc/grpc_keys.py).
+    "puna.v1.Inference": dict.fromkeys(
+        (
+            "Chat",
+            "Generate",
+            "Embed",
+            "Rerank",
+            "Tokenize",
+            "Detokenize",
+            "CountTokens",
+            "ListModels",
+            "ShowModel",
+            "LoadModel",
+            "UnloadModel",
+            "PullModel",
+        ),
+        _NOT_ROLES,
+    ),
+    "grpc.health.v1.Health": dict.fromkeys(("Check", "List", "Watch"), frozenset(Role)),
+    "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": frozenset({Role.OPERATOR})},
+}
+TABLE = {f"/{service}/{method}": roles for service, methods in _SERVICES.items() for method, roles in methods.items()}
+# The holder of the server's own certificate may call these, too: a host calls its own runners, and no others.
+OWN = frozenset(f"/puna.v1.{method}" for method in ("Runner/GetInfo", "Runner/WatchLoad", "Runner/UseThreads"))
+
+
+def check_access(method: str, caller: RoleName, *, own: RoleName) -> None:
+    """Let a caller pass.
+
+    Raises:
+        PermissionDenied: its role may not call this method.
+    """
+    if caller.role in TABLE.get(method, ()) or (caller == own and method in OWN):
+        return
+    raise PermissionDenied(f"{caller} may not call {method}")
