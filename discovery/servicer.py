@@ -17,6 +17,7 @@ from common.errors import InvalidRequest
 from common.model_details import SentDetails
 from common.telemetry.logs import get_logger
 from common.telemetry.skipped_rows import SkippedRows
+from common.trust.callers import check_node
 from discovery import metrics
 from discovery.converters import Models, believed_start_ms, models_of, take_out_bad_rows, to_node, to_report
 from discovery.core.membership import Member, Membership
@@ -96,6 +97,8 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
             async for message in request_iterator:
                 if node_id and message.node_id != node_id:
                     raise InvalidRequest("node_id must not change within a stream", param="node_id")
+                if not node_id:
+                    check_node(context, message.node_id)
                 self._take(message, stream)
                 if not node_id:
                     node_id = message.node_id

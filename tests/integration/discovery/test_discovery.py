@@ -1,13 +1,17 @@
 """A real discovery process and hosts played by this test."""
 
 import asyncio
+import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx
 import pytest
 from grpc import aio
 
+from common.errors import PermissionDenied
 from common.grpc.client import open_channel
 from common.grpc.errors import from_rpc_error
 from discovery.client import watch_inventory
@@ -17,6 +21,8 @@ from protos import cluster_pb2, discovery_pb2, discovery_pb2_grpc
 from tests.cluster import metric_sum
 from tests.integration.host.node import Service
 from tests.ports import free_port
+from tests.trust import Cluster as Certificates
+from tests.trust import acting_as
 from tests.waiting import Stopwatch
 
 DEADLINE_S = 60.0
@@ -43,7 +49,7 @@ class FakeHost:
 
     def __init__(self, address: str, node_id: str = "node", *, incarnation: str = "x", started: int = 1) -> None:
         self.node_id, self.incarnation, self.started = node_id, incarnation, started
-        self.channel = open_channel(address)
+        self.channel = open_channel(address, "discovery")
         self.call: aio.StreamStreamCall[discovery_pb2.HostReport, discovery_pb2.RegisterAck] = (
             discovery_pb2_grpc.DiscoveryStub(self.channel).Register()
         )
@@ -296,3 +302,36 @@ async def test_a_start_in_the_future_takes_no_node_over_and_keeps_none(address: 
     for host in (forged, first, again):
         await host.vanish()
     await watcher.close()
+
+
+async def test_a_node_registers_under_the_name_of_its_certificate_alone(tmp_path: Path) -> None:
+    cluster = Certificates(tmp_path)
+    trust = str(cluster.directory("discovery"))
+    running = await Service.start(
+        "discovery", environment={"PUNA_DISCOVERY_LISTEN": "127.0.0.1:0", "PUNA_TRUST": trust}
+    )
+    try:
+        address = (await running.event("discovery.ready"))["address"]
+        with acting_as(cluster.identity("node/b")):
+            impostor = FakeHost(address, "a")
+            await impostor.say(facts=discovery_pb2.HostFacts(address="h:1"))
+            refusal = await impostor.refusal()
+            assert isinstance(refusal, PermissionDenied)
+            assert refusal.message == "node/b may not register node 'a'"
+            itself = FakeHost(address, "b")
+            await itself.register()
+        with acting_as(cluster.identity("scheduler")):
+            watcher = Watcher(address)
+            await watcher.until("b")
+            await watcher.close()
+        await itself.vanish()
+        await impostor.vanish()
+        assert healthcheck(address, trust) == 0
+        assert healthcheck(address, str(cluster.directory("gateway"))) == 1
+    finally:
+        assert await running.end() == 0
+
+
+def healthcheck(address: str, trust: str) -> int:
+    command = [sys.executable, "-m", "common.healthcheck", address]
+    return subprocess.run(command, env={**os.environ, "PUNA_TRUST": trust}, check=False, capture_output=True).returncode
