@@ -1,5 +1,6 @@
 """`puna up`, `down`, `nodes`, `drain`, `undrain` and `version`."""
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -29,9 +30,7 @@ def up(
     port: Annotated[int | None, Port] = None,
     grpc_port: Annotated[int | None, Port] = None,
     home: Home = None,
-    address: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="This machine's, for machines that join, without TLS.")
-    ] = "",
+    address: Annotated[str, typer.Option(metavar="ADDRESS", help="This machine's, for machines that join.")] = "",
     join: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Be a node of the cluster of another machine: its --address.")
     ] = "",
@@ -66,6 +65,8 @@ def up(
         tls=settings.tls_cert is not None,
         opened=address or (own_address_towards(joined) if joined else ""),
         joined=joined,
+        trust=settings.trust.expanduser().resolve() if settings.trust else None,
+        node_id=os.environ.get("PUNA_NODE_ID", ""),
     )
     bring_up(request, say=_say, warn=_warn)
 

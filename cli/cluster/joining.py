@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from pathlib import Path
 
 import grpc
 
@@ -9,6 +10,7 @@ from cli.cluster.readiness import grpc_serves
 from cli.errors import CommandFailed
 from common.grpc.client import open_channel
 from common.network import is_taken, join_host_port, split_host_port
+from common.trust.roles import Role
 from protos import discovery_pb2, discovery_pb2_grpc
 
 DISCOVERY_PORT = 7601
@@ -37,6 +39,21 @@ def discovery_of(cluster: str) -> str:
         return join_host_port(cluster.removeprefix("[").removesuffix("]"), DISCOVERY_PORT)
 
 
+def identity_directory(trust: Path, role: Role, node_id: str = "") -> Path:
+    """Return the directory of one process of this machine below that of `puna trust`.
+
+    Raises:
+        CommandFailed: it is not clear which node this machine is.
+    """
+    directory = trust / role
+    if role is not Role.NODE or node_id:
+        return directory / node_id
+    found = [path for path in directory.glob("*") if path.is_dir()]
+    if len(found) != 1:
+        raise CommandFailed(f"{directory} has {len(found)} nodes; set PUNA_NODE_ID to that of this machine")
+    return found[0]
+
+
 def own_address_towards(other: str) -> str:
     """Return the address that this machine has on the way to `host:port`. Nothing is sent.
 
@@ -58,7 +75,7 @@ async def wait_for_discovery(address: str) -> None:
     """Wait until the discovery answers; raise CommandFailed if it does not."""
     try:
         async with asyncio.timeout(_ANSWERS_WITHIN_S):
-            await grpc_serves(address)
+            await grpc_serves(address, Role.DISCOVERY)
     except TimeoutError:
         host = split_host_port(address)[0]
         raise CommandFailed(
@@ -69,7 +86,7 @@ async def wait_for_discovery(address: str) -> None:
 async def node_is_registered(discovery: str, node: str) -> None:
     """Wait until the inventory has the node that is dialled there."""
     while True:
-        async with open_channel(discovery, "discovery") as channel:
+        async with open_channel(discovery, Role.DISCOVERY) as channel:
             watch = discovery_pb2_grpc.DiscoveryStub(channel).WatchInventory
             try:
                 async for inventory in watch(discovery_pb2.WatchInventoryRequest()):

