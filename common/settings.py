@@ -107,7 +107,8 @@ class PunaSettings(BaseSettings):
     """Consent to listeners that other machines can reach without TLS, and to a gateway there that asks for no keys."""
     trust: Path | None = None
     """The directory with the certificate of this process (`ca.crt`, `tls.crt`, `tls.key`), as `puna trust issue` writes
-    it: mutual TLS on every TCP connection between processes of the cluster. Read again when the files change."""
+    it: mutual TLS on every TCP connection between processes of the cluster. Read again when the files change. For
+    `puna up` the directory above those of the roles."""
     metrics_listen: str = "127.0.0.1:0"
     """Where the process serves its Prometheus page; port 0 takes any free one."""
     ollama_env: bool = True

@@ -52,7 +52,7 @@ PUBLISHED = {
     f"{FOLDER}/dashboards.yml": {"grafana": {3000}, "prometheus": {9090}},
 }
 # Made by the operator, or by compose itself.
-OPERATORS_OWN = {"./keys", "./tls"}
+OPERATORS_OWN = {"./keys", "./tls", "./trust"}
 READ_BY_COMPOSE = {"COMPOSE_PROFILES", "COMPOSE_FILE"}
 
 every_file = pytest.mark.parametrize("file", FILES)
@@ -253,7 +253,8 @@ def test_files_that_are_mounted_are_there(file: str) -> None:
     for service in whole["services"].values():
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
-            assert source in named | OPERATORS_OWN or (ROOT / source).is_dir(), source
+            made = "/".join(source.split("/")[:2])
+            assert source in named or made in OPERATORS_OWN or (ROOT / source).is_dir(), source
         for source in service.get("env_file", ()):
             assert (base / source).is_file()
         if "build" in service:
@@ -262,6 +263,18 @@ def test_files_that_are_mounted_are_there(file: str) -> None:
             assert (context / service["build"]["dockerfile"]).is_file()
         for secret in service.get("secrets", ()):
             assert str(Path(whole["secrets"][secret["source"]]["file"]).parent) == "keys"
+
+
+def test_each_service_has_the_certificate_of_its_role_and_no_other() -> None:
+    trusted = document(f"{FOLDER}/trust.yml")["services"]
+    mounted = {name: one["volumes"][0].removeprefix("./trust/").split(":")[0] for name, one in trusted.items()}
+    hosts = {name: one["environment"]["PUNA_NODE_ID"] for name, one in services(MAIN).items() if "host" in name}
+    assert mounted == {role: role for role in ("discovery", "scheduler", "gateway")} | {
+        name: f"node/{node_id}" for name, node_id in hosts.items()
+    }
+    for name, one in trusted.items():
+        assert one["environment"]["PUNA_TRUST"] == one["volumes"][0].split(":")[1]
+        assert ("PUNA_INSECURE" in one["environment"]) == (name != "gateway")  # it may have no keys
 
 
 def test_prometheus_asks_services_that_are_there_on_the_ports_that_they_open() -> None:
