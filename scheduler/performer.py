@@ -81,7 +81,9 @@ async def borrow(hosts: HostClient, loans: Loans, *, check: Callable[[int], None
 async def give_back(hosts: HostClient, loans: Loans) -> None:
     """End every lease. One that cannot be reached ends by itself without a borrower."""
     request = host_pb2.StopRequest(fence=_fence(loans), placement=_reference(loans))
-    ends = await asyncio.gather(*(hosts.stop(loan.address, request) for loan in loans.loans), return_exceptions=True)
+    ends = await asyncio.gather(
+        *(hosts.stop(loan.address, request, node_id=loan.node_id) for loan in loans.loans), return_exceptions=True
+    )
     for loan, end in zip(loans.loans, ends, strict=True):
         if isinstance(end, PunaError):
             log.info("devices.not_returned", node=loan.node_id, placement=loans.placement_id, text=end.message)
@@ -107,7 +109,7 @@ async def _lend(hosts: HostClient, loans: Loans, loan: Loan) -> host_pb2.Peer:
         borrower_certificate=loans.borrower_certificate,
         devices=[host_pb2.LentShare(planned=DEVICE_BYTES.to_proto(planned)) for planned in loan.planned],
     )
-    response = await hosts.lend(loan.address, request)
+    response = await hosts.lend(loan.address, request, node_id=loan.node_id)
     return host_pb2.Peer(
         node_id=loan.node_id,
         lease=_reference(loans),
@@ -233,6 +235,7 @@ class Performer:
                     layout=codecs.LAYOUT.to_proto(effect.layout),
                     peers=peers,
                     origin=from_origin(effect.origin),
+                    node_id=effect.node_id,
                 )
                 found = MEMORY_REPORT.from_proto(counted)
             finally:
@@ -260,7 +263,7 @@ class Performer:
         try:
             self._leadership.check(effect.fence)
             request.peers.extend(await self._borrow(effect.loans))
-            async for reported in self._hosts.start(effect.address, request):
+            async for reported in self._hosts.start(effect.address, request, node_id=record.node_id):
                 runner = to_runner(reported)
                 state = runner.state
                 await self._loop.post(RunnerReported(node_id=record.node_id, runner=runner))
@@ -296,7 +299,7 @@ class Performer:
         fault = None
         try:
             self._leadership.check(effect.fence)
-            await self._hosts.stop(effect.address, request)
+            await self._hosts.stop(effect.address, request, node_id=effect.node_id)
         except PunaError as error:
             fault = fault_of(error)
         await self._loop.post(StopEnded(placement_id=effect.placement_id, generation=effect.generation, fault=fault))
@@ -313,7 +316,7 @@ class Performer:
         outcome: scheduler_pb2.ClearDeviceResponse | PunaError
         try:
             self._leadership.check(effect.fence)
-            device = await self._hosts.reset_device(effect.address, request)
+            device = await self._hosts.reset_device(effect.address, request, node_id=effect.node_id)
             outcome = scheduler_pb2.ClearDeviceResponse(node_id=effect.node_id, device=device)
         except PunaError as error:
             outcome = error

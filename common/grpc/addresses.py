@@ -63,7 +63,7 @@ class Channels(ChannelBook):
         return [self.channel(address) for address in self._current]
 
     async def _forget_gone(self, now_s: float) -> None:
-        for address in self._channels:
+        for address, _ in self._channels:
             self._gone_at_s.setdefault(address, now_s)
         for address in self._current:
             self._gone_at_s.pop(address, None)

@@ -58,24 +58,24 @@ class ChannelBook:
     def __init__(self, peer: str = "") -> None:
         """`peer`: as `open_channel`."""
         self._peer = peer
-        self._channels: dict[str, aio.Channel] = {}
+        self._channels: dict[tuple[str, str], aio.Channel] = {}  # by address and peer
 
-    def channel(self, address: str) -> aio.Channel:
-        """Return the channel to an address, the same every time."""
-        known = self._channels.get(address)
+    def channel(self, address: str, peer: str = "") -> aio.Channel:
+        """Return the channel to an address, the same every time. `peer`: another one than that of the book."""
+        key = address, peer or self._peer
+        known = self._channels.get(key)
         if known is None:
-            known = self._channels[address] = open_channel(address, self._peer)
+            known = self._channels[key] = open_channel(*key)
         return known
 
     async def forget(self, address: str) -> None:
         """Close the channel to one that left."""
-        channel = self._channels.pop(address, None)
-        if channel is not None:
-            await channel.close()
+        keys = [key for key in self._channels if key[0] == address]
+        await asyncio.gather(*(self._channels.pop(key).close() for key in keys))
 
     async def close(self) -> None:
         """Close every channel; running calls end."""
-        await asyncio.gather(*(self.forget(address) for address in list(self._channels)))
+        await asyncio.gather(*(self.forget(address) for address in {key[0] for key in self._channels}))
 
 
 async def ask(

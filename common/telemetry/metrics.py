@@ -20,6 +20,10 @@ LOOP_LAG = Histogram(
     "How late the event loop came to what was due; all streams of the process wait so long",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
 )
+CERTIFICATE_EXPIRES = Gauge(
+    "puna_certificate_expires_timestamp_seconds",
+    "Unix time at which the certificate that this process shows to others expires; 0 without PUNA_TRUST",
+)
 # Reading is done by the page's thread: a dictionary that the event loop changes at that moment is read again.
 _READS_MAX = 5
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from common.paths import open_regular
 from common.startup_error import StartupError
 from common.telemetry.logs import get_logger
+from common.telemetry.metrics import CERTIFICATE_EXPIRES
 from common.trust.certificates import BadCertificate, Facts, KeyPair, check_pair
 
 AUTHORITIES, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
@@ -46,8 +47,8 @@ class Identity:
         self._directory = directory.expanduser()
         self._wall_unix_s = wall_unix_s
         self._looked_at_s = time.monotonic()
+        self._stamps = self._look()
         try:
-            self._stamps = self._look()
             self._material = self._read()
         except (OSError, BadCertificate) as error:
             raise StartupError(f"PUNA_TRUST: {_text(error, self._directory)}") from error
@@ -61,18 +62,21 @@ class Identity:
         return self._material
 
     def _renew(self) -> None:
+        if (stamps := self._look()) == self._stamps:
+            return
+        self._stamps = stamps
         try:
-            stamps = self._look()
-            if stamps == self._stamps:
-                return
-            self._stamps = stamps
             self._material = self._read()
             log.info("trust.renewed", name=str(self._material.facts.name))
         except (OSError, BadCertificate) as error:
             log.warning("trust.broken", text=_text(error, self._directory))
 
     def _look(self) -> Stamps:
-        found = [(self._directory / name).stat() for name in (AUTHORITIES, CERTIFICATE, KEY)]
+        """Return what differs once a file was replaced; nothing while one is missing."""
+        try:
+            found = [(self._directory / name).stat() for name in (AUTHORITIES, CERTIFICATE, KEY)]
+        except OSError:
+            return ()
         return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in found)
 
     def _read(self) -> Material:
@@ -115,6 +119,8 @@ def use_identity(identity: Identity | None) -> None:
     """Set the identity that this process shows on TCP connections that are opened from now on; None: no TLS."""
     global _own  # noqa: PLW0603  # one process, one identity, as one configuration of logs
     _own = identity
+    if identity is not None:
+        CERTIFICATE_EXPIRES.set_function(lambda: identity.material().facts.valid_to_unix_s)
 
 
 def own_identity() -> Identity | None:

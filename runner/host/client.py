@@ -22,7 +22,10 @@ RESET_TIMEOUT_S = 65.0
 
 
 class HostClient(ChannelBook):
-    """Commands to hosts by address. Channels are opened when first used and closed by `close` or `forget`."""
+    """Commands to hosts by address. Channels are opened when first used and closed by `close` or `forget`.
+
+    With `node_id` the certificate of the host must be that of this node.
+    """
 
     async def measure(
         self,
@@ -32,6 +35,7 @@ class HostClient(ChannelBook):
         layout: cluster_pb2.Layout,
         peers: Sequence[host_pb2.Peer] = (),
         origin: host_pb2.ModelOrigin | None = None,
+        node_id: str = "",
     ) -> cluster_pb2.MemoryReport:
         """Count the memory that a model with a layout takes on that node and on those that lend to it.
 
@@ -41,11 +45,13 @@ class HostClient(ChannelBook):
             ModelUnavailable, RequestTimeout: the host cannot be reached or does not answer; try another one.
         """
         request = host_pb2.MeasureRequest(model_digest=model_digest, layout=layout, peers=peers, origin=origin)
-        response = await ask(self._stub(address).Measure, request, timeout_s=MEASURE_TIMEOUT_S)
+        response = await ask(self._stub(address, node_id).Measure, request, timeout_s=MEASURE_TIMEOUT_S)
         _check_numbers(address, response)
         return response.report
 
-    async def start(self, address: str, request: host_pb2.StartRequest) -> AsyncIterator[cluster_pb2.RunnerRecord]:
+    async def start(
+        self, address: str, request: host_pb2.StartRequest, *, node_id: str = ""
+    ) -> AsyncIterator[cluster_pb2.RunnerRecord]:
         """Start a runner or attach to the one that runs; yields its record until READY, NO_SLOTS or ERROR.
 
         Leaving the iteration never stops the load.
@@ -55,21 +61,21 @@ class HostClient(ChannelBook):
             DeviceMemoryExhausted: less free memory than planned; plan again.
             PlacementMismatch, ModelNotFound, BadModelFile, InvalidRequest: as their docstrings say.
         """
-        async with aclosing(received(self._stub(address).Start(request, metadata=call_metadata()))) as events:
+        async with aclosing(received(self._stub(address, node_id).Start(request, metadata=call_metadata()))) as events:
             async for event in events:
                 _check_numbers(address, event)
                 yield event.runner
 
-    async def stop(self, address: str, request: host_pb2.StopRequest) -> None:
+    async def stop(self, address: str, request: host_pb2.StopRequest, *, node_id: str = "") -> None:
         """Drain and stop a runner; returns when its process is gone.
 
         Raises:
             StaleFence: another scheduler leads; stop acting.
             PlacementMismatch: a newer generation runs; look again.
         """
-        await ask(self._stub(address).Stop, request, timeout_s=request.drain_ms / 1000 + STOP_EXTRA_S)
+        await ask(self._stub(address, node_id).Stop, request, timeout_s=request.drain_ms / 1000 + STOP_EXTRA_S)
 
-    async def lend(self, address: str, request: host_pb2.LendRequest) -> host_pb2.LendResponse:
+    async def lend(self, address: str, request: host_pb2.LendRequest, *, node_id: str = "") -> host_pb2.LendResponse:
         """Have a host lend devices to a placement of another node; returns once they can be reached.
 
         Raises:
@@ -79,19 +85,21 @@ class HostClient(ChannelBook):
             PlacementMismatch, InvalidRequest: as their docstrings say.
             ModelUnavailable, RequestTimeout: the host cannot be reached, or could not start what lends; try without it.
         """
-        return await ask(self._stub(address).Lend, request, timeout_s=LEND_TIMEOUT_S)
+        return await ask(self._stub(address, node_id).Lend, request, timeout_s=LEND_TIMEOUT_S)
 
-    async def reset_device(self, address: str, request: host_pb2.ResetDeviceRequest) -> cluster_pb2.Device:
+    async def reset_device(
+        self, address: str, request: host_pb2.ResetDeviceRequest, *, node_id: str = ""
+    ) -> cluster_pb2.Device:
         """Have an excluded device tested again; the device as it is then.
 
         Raises:
             StaleFence: another scheduler leads; stop acting.
             DeviceNotFound: the node has no such device.
         """
-        return (await ask(self._stub(address).ResetDevice, request, timeout_s=RESET_TIMEOUT_S)).device
+        return (await ask(self._stub(address, node_id).ResetDevice, request, timeout_s=RESET_TIMEOUT_S)).device
 
-    def _stub(self, address: str) -> "host_pb2_grpc.HostAsyncStub":
-        return host_pb2_grpc.HostStub(self.channel(address))
+    def _stub(self, address: str, node_id: str) -> "host_pb2_grpc.HostAsyncStub":
+        return host_pb2_grpc.HostStub(self.channel(address, f"node/{node_id}" if node_id else ""))
 
 
 def _check_numbers(address: str, answer: Message) -> None:

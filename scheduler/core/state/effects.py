@@ -193,6 +193,7 @@ class StopRunner:
 
     fence: int
     leader_id: str
+    node_id: str
     address: str
     placement_id: str
     generation: int

@@ -130,6 +130,7 @@ def _command(state: ClusterState, stop: ReplicaStop) -> None:
         StopRunner(
             fence=state.leadership.fence,
             leader_id=state.leadership.leader_id,
+            node_id=stop.node_id,
             address=node.address,
             placement_id=stop.placement_id,
             generation=stop.generation,

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 from grpc import StatusCode, aio
 
-from common.errors import ModelUnavailable
+from common.errors import InternalError, ModelUnavailable, PunaError
 from common.grpc.client import open_channel
 from common.grpc.errors import domain_errors
 from common.grpc.server import GrpcServer, bind_server
 from common.network import split_host_port
 from common.trust.identity import Identity
-from protos import runner_pb2, runner_pb2_grpc
+from protos import host_pb2, runner_pb2, runner_pb2_grpc
 from runner.client import RunnerClient
+from runner.host.client import HostClient
 from tests.trust import Cluster, acting_as
 from tests.waiting import until
 
@@ -179,6 +180,19 @@ async def test_a_runner_answers_with_the_certificate_of_its_node(node_id: str, w
             else:
                 with pytest.raises(ModelUnavailable, match="service unreachable"):
                     await client.tokenize(runner_pb2.TokenizeRequest())
+
+
+@pytest.mark.parametrize(("node_id", "error"), [("a", InternalError), ("b", ModelUnavailable), ("", InternalError)])
+async def test_commands_go_to_the_node_that_they_are_meant_for(
+    node_id: str, error: type[PunaError], tmp_path: Path
+) -> None:
+    async with pair_of(Cluster(tmp_path)) as pair:
+        client = HostClient("node")
+        try:
+            with acting_as(pair.cluster.identity("scheduler")), pytest.raises(error):  # the server has no such method
+                await client.stop(pair.server.address, host_pb2.StopRequest(), node_id=node_id)
+        finally:
+            await client.forget(pair.server.address)
 
 
 async def test_a_refused_certificate_says_so(tmp_path: Path) -> None:
