@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -10,6 +11,8 @@ from cli.cluster.readiness import grpc_serves
 from cli.errors import CommandFailed
 from common.grpc.client import open_channel
 from common.network import is_taken, join_host_port, split_host_port
+from common.startup_error import StartupError
+from common.trust.authority import Authority
 from common.trust.roles import Role
 from protos import discovery_pb2, discovery_pb2_grpc
 
@@ -17,6 +20,7 @@ DISCOVERY_PORT = 7601
 NODE_PORT = 7603
 _ANSWERS_WITHIN_S = 10.0
 _RETRY_INTERVAL_S = 0.1
+_RENEWAL_INTERVAL_S = 60.0
 
 
 def check_own_address(address: str) -> None:
@@ -52,6 +56,16 @@ def identity_directory(trust: Path, role: Role, node_id: str = "") -> Path:
     if len(found) != 1:
         raise CommandFailed(f"{directory} has {len(found)} nodes; set PUNA_NODE_ID to that of this machine")
     return found[0]
+
+
+async def renew_certificates(trust: Path | None, warn: Callable[[str], None]) -> None:
+    """Renew certificates that are due, on the machine that has the authority; runs for ever there."""
+    while trust is not None and Authority(trust).exists:
+        try:
+            await asyncio.to_thread(Authority(trust).renew)
+        except StartupError as error:
+            warn(f"certificates are not renewed: {error}")
+        await asyncio.sleep(_RENEWAL_INTERVAL_S)
 
 
 def own_address_towards(other: str) -> str:

@@ -26,7 +26,7 @@ from cli.cluster.home import (
     with_short_path,
     write_record,
 )
-from cli.cluster.joining import check_own_address, wait_for_discovery
+from cli.cluster.joining import check_own_address, renew_certificates, wait_for_discovery
 from cli.cluster.log_files import keep_logs_short, rotate_log
 from cli.cluster.plan import Addresses, UpRequest, plan_addresses, plan_services
 from cli.cluster.process_table import (
@@ -95,8 +95,7 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
         raise CommandFailed(f"{address} is already in use")
     if request.opened:
         check_own_address(request.opened)
-    if (own := request.identity(Role.NODE if request.joined else Role.OPERATOR)) is not None:
-        use_identity(Identity(own))
+    _show_identity(request)
     if request.joined:
         await wait_for_discovery(request.joined)
     addresses = plan_addresses(home, request)
@@ -111,7 +110,10 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
     supervisor = Supervisor(specs, say=warn, changed=lambda now: write_record(home.real, _with_services(record, now)))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGCHLD, lambda: reap_orphans(supervisor.pids()))
-    shortening = asyncio.create_task(keep_logs_short([spec.log for spec in specs]))
+    chores = [
+        asyncio.create_task(keep_logs_short([spec.log for spec in specs])),
+        asyncio.create_task(renew_certificates(request.trust, warn)),
+    ]
     try:
         say(f"Starting Puna in {home.real} (logs in {home.logs})")
         if await _finished_before(stop, supervisor.start()):
@@ -124,10 +126,17 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
     except ServiceDied as error:
         raise CommandFailed(str(error)) from None
     finally:
-        shortening.cancel()
+        for chore in chores:
+            chore.cancel()
         await supervisor.stop(hurry)
         loop.remove_signal_handler(signal.SIGCHLD)
         await end_descendants(hurry)
+
+
+def _show_identity(request: UpRequest) -> None:
+    own = request.identity(Role.NODE if request.joined else Role.OPERATOR)
+    if own is not None:
+        use_identity(Identity(own))
 
 
 def _listen_to_signals(stop: asyncio.Event, hurry: asyncio.Event, say: Callable[[str], None]) -> None:

@@ -39,17 +39,21 @@ class Authority:
         self.directory = directory.expanduser()
         self._wall_unix_s = wall_unix_s
 
+    @property
+    def exists(self) -> bool:
+        """True where the authority itself is, not only certificates of it."""
+        return (self.directory / _OWN).is_dir()
+
     def create(self) -> None:
         """Make the first authority of a cluster.
 
         Raises:
             StartupError: there is one already, or it cannot be written.
         """
-        own = self.directory / _OWN
-        if own.exists():
-            raise StartupError(f"{own} exists; `puna trust rotate` replaces an authority")
+        if self.exists:
+            raise StartupError(f"{self.directory} has an authority; `puna trust rotate` replaces it")
         made = make_authority(self._wall_unix_s())
-        self._write(own, {_AUTHORITY_KEY: made.key, AUTHORITIES: made.certificate})
+        self._write(self.directory / _OWN, {_AUTHORITY_KEY: made.key, AUTHORITIES: made.certificate})
 
     def issue(self, name: RoleName, *, life_s: float = LIFE_S) -> Path:
         """Write a new certificate for the holder of a role; the directory that its `PUNA_TRUST` names.

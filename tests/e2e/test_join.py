@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,9 @@ import pytest
 from grpc import StatusCode
 
 from common.grpc.client import open_channel
+from common.trust.authority import Authority
 from common.trust.identity import Identity
+from common.trust.roles import Role, RoleName
 from protos import discovery_pb2, discovery_pb2_grpc, host_pb2, host_pb2_grpc
 from tests.cluster import Cluster, start_cluster, trained_answers
 from tests.integration.cli.place import ROOT, run_puna
@@ -28,6 +31,7 @@ from tests.waiting import wait_until
 
 QUESTION = "What is Puna?"
 WITHIN_S = 100.0
+DUE_S = 13 * 3600.0  # of 24 hours
 
 
 def free_address() -> str:
@@ -60,6 +64,7 @@ def first(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         roles = ("discovery", "scheduler", "gateway", "operator", "node/here")
         for words in (("init",), ("issue", *roles)):
             assert run_puna("trust", *words, "--dir", str(trust)).returncode == 0
+        Authority(trust, wall_unix_s=lambda: time.time() - DUE_S).issue(RoleName(Role.GATEWAY))
         environment["PUNA_TRUST"] = str(trust)
     cluster = start_cluster(directory / "home", arguments=("--address", address), **environment)
     yield First(cluster=cluster, address=address, trust=trust)
@@ -113,6 +118,17 @@ def test_a_machine_that_joins_serves_the_clusters_models_and_goes_with_ctrl_c(fi
         lambda: [node["id"] for node in nodes(cluster)] == [here],
         deadline_s=WITHIN_S,
         what="it has left",
+    )
+
+
+def test_puna_up_renews_certificates_that_are_due(first: First) -> None:
+    if first.trust is None:
+        pytest.skip("there are no certificates")
+    authority = Authority(first.trust)
+    wait_until(
+        lambda: min(facts.valid_to_unix_s for facts in authority.issued()) > time.time() + DUE_S,
+        deadline_s=WITHIN_S,
+        what="the gateway has a new certificate",
     )
 
 

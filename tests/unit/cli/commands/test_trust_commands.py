@@ -39,7 +39,7 @@ def test_an_issued_certificate_is_listed_and_learns_of_a_rotation(directory: Pat
         (("issue", "node/../../ca"), "node needs an id"),
         (("issue", "gateway", "--life", "soon"), "soon"),
         (("issue", "gateway", "--life", "1ms"), "a second at least"),
-        (("init",), "`puna trust rotate` replaces an authority"),
+        (("init",), "`puna trust rotate` replaces it"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(words: tuple[str, ...], text: str, directory: Path) -> None:
