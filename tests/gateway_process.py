@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 
 from protos import cluster_pb2, discovery_pb2, runner_pb2, scheduler_pb2
-from runner.serve.constraints import _rules_of as rules_of
-from runner.serve.constraints import constraint_of
+from runner.serve.constraints import ConstraintReader, constraint_of
+from tests.engines.fake_model import FakeVocabulary
 from tests.integration.gateway.scripted import MODEL_NAME, ScriptedRunner, ScriptedScheduler, scripted_model
 from tests.real_store import RealStore, open_store
 from tests.waiting import wait_until
@@ -58,7 +58,7 @@ class LintingRunner(ScriptedRunner):
     ) -> AsyncIterator[runner_pb2.GenerateEvent]:
         constraint = constraint_of(request)
         if constraint is not None:
-            await asyncio.to_thread(rules_of, constraint)
+            await asyncio.to_thread(ConstraintReader().read_now, constraint, None, FakeVocabulary())
         async for event in super().Generate(request, context):
             yield event
 

@@ -13,13 +13,10 @@ from typing import Generic, TypeVar
 from common.errors import InvalidRequest
 from protos import runner_pb2
 from runner.core.grammar.free_text import after_free_text
-from runner.core.grammar.json_schema_grammar import schema_to_grammar
-from runner.core.grammar.json_schema_merge import TYPES
-from runner.core.grammar.rules import GrammarRules
-from runner.core.grammar.text import parse_grammar
-from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar
-from runner.core.grammar.token_trie import TokenTrie
-from runner.core.grammar.walk import Grammar
+from runner.core.grammar.gbnf import LarkText
+from runner.core.grammar.json_merge import TYPES, refusal
+from runner.core.grammar.json_schema import guided_schema
+from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar, TokenTree, grammar_error
 from runner.core.sequence.dry import Breakers, find_breakers
 from runner.core.sequence.reasoning_budget import ReasoningBudget, reasoning_budget
 from runner.engine.contract.engine import TokenTable
@@ -30,7 +27,7 @@ Value = TypeVar("Value")
 # Grammars that are kept with all that answers found out about them, of all tenants together.
 KEPT_MAX = 32
 # Trees of the vocabulary, one for each set of control tokens that constraints use.
-TRIES_MAX = 4
+TREES_MAX = 4
 BREAKERS_DEFAULT = ("\n", ":", '"', "*")
 BREAKERS_MAX = 32
 BREAKER_BYTES_MAX = 40
@@ -106,7 +103,7 @@ class ConstraintReader:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="constraints")
         self._lock = threading.Lock()
-        self._tries: OrderedDict[frozenset[int], TokenTrie] = OrderedDict()  # by the control tokens in them
+        self._trees: OrderedDict[frozenset[int], TokenTree] = OrderedDict()  # by the control tokens in them
         self._grammars: TenantCache[ConstraintText, TokenGrammar] = TenantCache(KEPT_MAX)
         self._breakers: TenantCache[tuple[str, ...], Breakers] = TenantCache(KEPT_MAX)
 
@@ -161,26 +158,21 @@ class ConstraintReader:
         return EngineConstraints(grammar=grammar, breakers=found)
 
     def _new_grammar(self, key: ConstraintText, vocabulary: TokenTable, resumed: tuple[int, ...]) -> TokenGrammar:
-        made = TokenGrammar(
-            Grammar(_rules_of(key)),
-            self._trie(key.token_ids, vocabulary),
-            pieces=vocabulary.pieces,
-            end_tokens=vocabulary.end_tokens,
-            param=key.kind,
-        )
+        tree = self._tree(key.token_ids, vocabulary)
+        made = TokenGrammar(lark_text(key, tree), tree, end_tokens=vocabulary.end_tokens, param=key.kind)
         if resumed and max(resumed) < vocabulary.size:
-            _ = GrammarCursor(made, resumed=resumed).complete
+            GrammarCursor(made, resumed=resumed).allowed()
         return made
 
-    def _trie(self, token_ids: frozenset[int], vocabulary: TokenTable) -> TokenTrie:
-        known = self._tries.get(token_ids)
+    def _tree(self, token_ids: frozenset[int], vocabulary: TokenTable) -> TokenTree:
+        known = self._trees.get(token_ids)
         if known is None:
             # A control token has no text that a reader sees, so it can be no part of what matches, unless the caller
             # says that its readers see it.
             excluded = (vocabulary.control - token_ids) | vocabulary.end_tokens
-            known = self._tries[token_ids] = TokenTrie(vocabulary.pieces, excluded=excluded)
-            if len(self._tries) > TRIES_MAX:
-                self._tries.popitem(last=False)
+            known = self._trees[token_ids] = TokenTree(vocabulary.pieces, excluded=excluded)
+            if len(self._trees) > TREES_MAX:
+                self._trees.popitem(last=False)
         return known
 
 
@@ -195,25 +187,33 @@ def budget_of(request: runner_pb2.GenerateRequest, vocabulary: TokenTable) -> Re
     return reasoning_budget(asked.opening, asked.closing, asked.tokens_max, tokenize=tokenize, pieces=vocabulary.pieces)
 
 
-def _rules_of(key: ConstraintText) -> GrammarRules:
+def lark_text(key: ConstraintText, tree: TokenTree) -> str:
+    """Write a constraint as one grammar for llguidance.
+
+    Raises:
+        InvalidRequest: it cannot be read or is too large; names the field.
+    """
+    lark = LarkText()
     if key.kind == "json_schema":
-        rules = parse_grammar(schema_to_grammar(key.text), param=key.kind)
+        root = lark.rule(f"%json {guided_schema(key.text)}")
     else:
-        parts = {name: _schema_rules(text, lenient=name in key.lenient) for name, text in key.schemas}
-        rules = parse_grammar(key.text, param=key.kind, parts=parts)
-    if key.free_text is None:
-        return rules
-    opening, closing = key.free_text
-    return after_free_text(rules, opening=opening, closing=closing)
+        parts = {name: lark.rule(_schema(text, tree, lenient=name in key.lenient)) for name, text in key.schemas}
+        root = lark.gbnf(key.text, param=key.kind, parts=parts)
+    if key.free_text is not None:
+        root = after_free_text(lark, root, opening=key.free_text[0], closing=key.free_text[1])
+    return lark.whole(root)
 
 
-def _schema_rules(text: str, *, lenient: bool) -> GrammarRules:
+def _schema(text: str, tree: TokenTree, *, lenient: bool) -> str:
     try:
-        return parse_grammar(schema_to_grammar(text), param="json_schema")
+        body = f"%json {guided_schema(text)}"
+        if error := grammar_error(f"start: {body}", tree):
+            raise refusal(error)
     except InvalidRequest:
         if not lenient:
             raise
-        return parse_grammar(schema_to_grammar(_type_alone(text)), param="json_schema")
+        body = f"%json {guided_schema(_type_alone(text))}"
+    return body
 
 
 def _type_alone(text: str) -> str:

@@ -1,13 +1,12 @@
 """Grammars that begin later: free text, such as a model's reasoning, and then what is constrained. Pure.
 
-The free text is part of the grammar: one place for each beginning of its closing text. So whatever follows an answer,
-a resume too, follows it through the free text like through the rest.
+The free text is part of the grammar: one lexeme up to its closing text. So whatever follows an answer, a resume too,
+follows it through the free text like through the rest.
 """
 
 from common.errors import InvalidRequest
-from common.gbnf import literal, text_until
-from runner.core.grammar.rules import GrammarRules, moved
-from runner.core.grammar.text import parse_grammar
+from common.gbnf import literal
+from runner.core.grammar.gbnf import LarkText
 
 MARKER_CHARS_MAX = 128
 # White space between the free text and what is constrained.
@@ -26,8 +25,8 @@ def check_markers(opening: str, closing: str, *, param: str) -> None:
         )
 
 
-def after_free_text(rules: GrammarRules, *, opening: str, closing: str) -> GrammarRules:
-    """Return the grammar of texts that end with one of `rules`, behind the first `closing`.
+def after_free_text(lark: LarkText, root: str, *, opening: str, closing: str) -> str:
+    """Add the rule of texts that end with one of rule `root`, behind the first `closing`; return its name.
 
     With an `opening` there may be no free text at all, and what there is begins with it.
 
@@ -35,15 +34,8 @@ def after_free_text(rules: GrammarRules, *, opening: str, closing: str) -> Gramm
         InvalidRequest: no `closing`, or one that is too long.
     """
     check_markers(opening, closing, param="free_text")
-    free = parse_grammar(_notation(opening, closing), param="free_text")
-    offset = len(free.rules)
-    whole = GrammarRules(rules=[*free.rules, *(moved(rule, offset) for rule in rules.rules)])
-    whole.root = len(whole.rules)
-    whole.rules.append([(free.root, rules.root + offset)])
-    return whole
-
-
-def _notation(opening: str, closing: str) -> str:
+    end = "".join(f"\\x{{{ord(character):x}}}" for character in closing)
+    free = lark.rule(f"/(?s:.*){end}/", lazy=True)
     space = rf"[ \t\r\n]{{0,{_SPACE_MAX}}}"
-    root = f'{literal(opening)} free-0 {space} | ""' if opening else f"free-0 {space}"
-    return "\n".join([f"root ::= {root}", *text_until("free", closing)]) + "\n"
+    text = f"root ::= ({literal(opening)} free {space})?" if opening else f"root ::= free {space}"
+    return lark.rule(f"{lark.gbnf(text, param='free_text', parts={'free': free})} {root}")

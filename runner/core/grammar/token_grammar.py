@@ -1,94 +1,110 @@
-"""A grammar over the tokens of one vocabulary, and where one answer is in it. Pure, numpy only."""
+"""A grammar over the tokens of one vocabulary, and where one answer is in it, on llguidance.
 
-from collections.abc import Iterable
+llguidance reports errors and exceeded limits as states of a matcher, which never end the process.
+"""
+
+from collections.abc import Collection, Sequence
+from time import thread_time
 
 import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
-from runner.core.grammar.token_trie import TokenTrie
-from runner.core.grammar.walk import DEAD, STATES_MAX, Grammar, GrammarTooComplex, StateId, WorkBudget
+from common.errors import InvalidRequest
 
 # The answer is over, and no end token may say so.
 NO_TOKEN = -1
 NOTHING_ALLOWED = "no token of the model that may come up goes on with the grammar"
-# What one answer may cost, in places visited, each about a microsecond: so much at once, and so much more with every
-# token. Schemas with forty properties take 2,000 at once and 600 a token the first time, and nothing the second;
-# one with 150 optional properties takes 23,000 at once.
-WORK_AT_START = 50_000
-WORK_PER_TOKEN = 2_000
-# Sets of allowed tokens that are kept for each grammar.
-KEPT_BYTES_MAX = 16 * 1024 * 1024
-# Sets with fewer tokens than one in so many are kept as a list, others as bits.
-_SPARSE = 32
+# Processor time of one answer: so much at once, and so much more with every token. With 128,000 tokens a mask takes 0.3
+# to 10 ms, a check microseconds.
+CPU_S_AT_START = 0.5
+CPU_S_PER_TOKEN = 0.01
+_LIMITS = LLParserLimits(
+    initial_lexer_fuel=500_000,  # of a compilation; about 50,000 a millisecond
+    step_lexer_fuel=200_000,  # of a mask; about 14,000 a millisecond
+    step_max_items=500_000,  # of a mask; about 20,000 a millisecond
+    max_items_in_row=2_000,
+    max_lexer_states=50_000,  # about 2 kB each
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
+_ERROR_CHARACTERS_MAX = 300
+
+
+class GrammarTooComplex(InvalidRequest):
+    """Following the grammar takes more work than one token may cost."""
+
+
+class _Pieces:
+    """The tokens of a vocabulary as llguidance asks for them: those without bytes never come up."""
+
+    bos_token_id = None
+
+    def __init__(self, tokens: list[bytes]) -> None:
+        # Ends of answers are known by the grammar's state, so one token that no model has stands for all of them.
+        self.tokens = [*tokens, b"\xff<end>"]
+        self.eos_token_id = len(tokens)
+        self.special_token_ids = [self.eos_token_id]
+
+    def __call__(self, _text: bytes) -> list[int]:
+        return []  # asked only where text is forced, which is switched off
+
+
+class TokenTree:
+    """The tokens of a vocabulary that may be part of a constrained answer."""
+
+    def __init__(self, pieces: Sequence[bytes], *, excluded: Collection[int]) -> None:
+        """`excluded` tokens never come up, nor do those without bytes or with a zero."""
+        self.size = len(pieces)
+        left_out = frozenset(excluded)
+        tokens = [b"" if number in left_out or 0 in piece else piece for number, piece in enumerate(pieces)]
+        self.tokenizer = LLTokenizer(TokenizerWrapper(_Pieces(tokens)))
+
+
+def grammar_error(text: str, tree: TokenTree) -> str:
+    """Return why a grammar in Lark's notation cannot be used; empty: it can."""
+    matcher = LLMatcher(tree.tokenizer, LLMatcher.grammar_from_lark(text), log_level=0, limits=_LIMITS)
+    return _reason(matcher)
 
 
 class TokenGrammar:
-    """Shared part of all answers under one grammar. Made in any thread, then used by the engine thread only."""
+    """Shared part of all answers under one grammar; may be used in any thread."""
 
-    def __init__(
-        self,
-        grammar: Grammar,
-        trie: TokenTrie,
-        *,
-        pieces: list[bytes],
-        end_tokens: frozenset[int],
-        param: str = "grammar",
-    ) -> None:
-        """`trie` holds every token that may be part of an answer; `param` is the field of the request."""
-        self.grammar = grammar
-        self.pieces = pieces
-        self.end_tokens = end_tokens
-        self.param = param
-        self._trie = trie
-        self._kept: dict[StateId, NDArray[np.int32] | NDArray[np.uint8]] = {}
-        self._kept_bytes = 0
-        self._kept_resets = 0
-        self._inside = trie.inside(len(pieces))
-
-    def holds(self, token_id: int) -> bool:
-        """Return True if the token may be part of an answer at all."""
-        return bool(self._inside[token_id])
-
-    def allowed(self, state: StateId, budget: WorkBudget) -> NDArray[np.intp]:
-        """Ids of the tokens that may follow, sorted; end tokens are not among them.
+    def __init__(self, text: str, tree: TokenTree, *, end_tokens: frozenset[int], param: str = "grammar") -> None:
+        """`text` is in llguidance's Lark notation; `param` is the field of the request.
 
         Raises:
-            GrammarTooComplex: finding out takes too much work.
+            InvalidRequest: it cannot be compiled, or no answer matches it.
         """
-        if self._kept_resets != self.grammar.resets or self._kept_bytes > KEPT_BYTES_MAX:
-            self._kept.clear()
-            self._kept_bytes = 0
-            self._kept_resets = self.grammar.resets
-        kept = self._kept.get(state)
-        if kept is None:
-            ids = self._trie.allowed(self.grammar, state, budget)
-            kept = ids if ids.size * _SPARSE < len(self.pieces) else self._as_bits(ids)
-            self._kept[state] = kept
-            self._kept_bytes += kept.nbytes
-        if kept.dtype == np.int32:
-            return kept.astype(np.intp)
-        return np.flatnonzero(np.unpackbits(kept.view(np.uint8), count=len(self.pieces)))
+        self.end_tokens = end_tokens
+        self.param = param
+        self.size = tree.size
+        self._matcher = LLMatcher(tree.tokenizer, LLMatcher.grammar_from_lark(text), log_level=0, limits=_LIMITS)
+        if self._matcher.is_error():
+            raise InvalidRequest(f"{param} cannot be used: {_reason(self._matcher)}", param=param)
+        mask = np.frombuffer(self.matcher().compute_bitmask(), np.uint8)
+        if not self._matcher.is_accepting() and not np.unpackbits(mask, count=self.size, bitorder="little").any():
+            raise InvalidRequest(f"{param} cannot be used: no answer matches it", param=param)
 
-    def _as_bits(self, ids: NDArray[np.int32]) -> NDArray[np.uint8]:
-        flags = np.zeros(len(self.pieces), bool)
-        flags[ids] = True
-        return np.packbits(flags)
+    def matcher(self) -> LLMatcher:
+        """Return a matcher at the beginning of an answer."""
+        return self._matcher.deep_copy()
 
 
 class GrammarCursor:
-    """Position of one answer in its grammar. Only the engine thread uses it after its creation."""
+    """Position of one answer in its grammar. Only one thread uses it after its creation."""
 
-    __slots__ = ("_budget", "_ends", "_replay", "_resets", "_said", "_shared", "_state")
+    __slots__ = ("_ends", "_is_lost", "_left_s", "_matcher", "_shared")
 
-    def __init__(self, shared: TokenGrammar, *, resumed: Iterable[int] = (), ends: bool = True) -> None:
+    def __init__(self, shared: TokenGrammar, *, resumed: Sequence[int] = (), ends: bool = True) -> None:
         """`resumed` tokens are part of the answer already; with `ends` False an end token never comes up."""
         self._shared = shared
         self._ends = ends
-        self._budget = WorkBudget(WORK_AT_START)
-        self._said = bytearray()
-        self._replay = tuple(resumed)
-        self._resets = -1  # the grammar's states were never asked for
-        self._state = DEAD
+        self._left_s = CPU_S_AT_START
+        self._matcher = shared.matcher()
+        said = [token_id for token_id in resumed if token_id not in shared.end_tokens]
+        # Reported by the next call: a sequence is made where nothing may fail.
+        self._is_lost = bool(said) and not self._matcher.consume_tokens(said)
 
     @property
     def param(self) -> str:
@@ -98,7 +114,7 @@ class GrammarCursor:
     @property
     def complete(self) -> bool:
         """True if the answer may end here."""
-        return self._shared.grammar.may_end(self._here())
+        return self._matcher.is_accepting()
 
     def allows(self, token_id: int) -> bool:
         """Return True if the token may come next.
@@ -106,13 +122,12 @@ class GrammarCursor:
         Raises:
             GrammarTooComplex: finding out takes too much work.
         """
-        shared = self._shared
-        state = self._here()
-        if token_id in shared.end_tokens:
-            return self._ends and shared.grammar.may_end(state)
-        if not shared.holds(token_id):
-            return False
-        return shared.grammar.advance(state, shared.pieces[token_id], self._budget) != DEAD
+        if token_id in self._shared.end_tokens:
+            return self._ends and self.complete
+        started_s = thread_time()
+        allowed = self._matcher.validate_tokens([token_id]) == 1
+        self._spend(started_s)
+        return allowed
 
     def allowed(self) -> NDArray[np.intp]:
         """Ids of all tokens that may come next; none where the answer is over and may not say so.
@@ -120,37 +135,36 @@ class GrammarCursor:
         Raises:
             GrammarTooComplex: finding out takes too much work.
         """
-        shared = self._shared
-        state = self._here()
-        ids = shared.allowed(state, self._budget)
-        if self._ends and shared.grammar.may_end(state):
-            ids = np.concatenate([ids, np.array(sorted(shared.end_tokens), np.intp)])
+        started_s = thread_time()
+        mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        self._spend(started_s)
+        ids = np.flatnonzero(np.unpackbits(mask, count=self._shared.size, bitorder="little"))
+        if self._ends and self.complete:
+            ids = np.concatenate([ids, np.array(sorted(self._shared.end_tokens), np.intp)])
         return ids
 
     def accept(self, token_id: int) -> None:
-        """Go on with a token that is allowed."""
-        self._budget.left = min(self._budget.left + WORK_PER_TOKEN, WORK_AT_START)
-        if token_id in self._shared.end_tokens:
-            return
-        piece = self._shared.pieces[token_id]
-        self._state = self._shared.grammar.advance(self._here(), piece, self._budget)
-        assert self._state != DEAD, "a token that is not allowed was accepted"
-        self._said += piece
+        """Go on with a token that is allowed.
 
-    def _here(self) -> StateId:
-        """Return the state, found again if the grammar forgot its states."""
-        grammar = self._shared.grammar
-        if grammar.states > STATES_MAX:
-            grammar.forget()
-        if self._resets != grammar.resets:
-            if self._replay:
-                self._budget.left += WORK_PER_TOKEN * len(self._replay)
-                tokens, self._replay = self._replay, ()
-                ends = self._shared.end_tokens
-                self._said += b"".join(self._shared.pieces[one] for one in tokens if one not in ends)
-            start = grammar.start(self._budget)
-            self._state = grammar.advance(start, bytes(self._said), self._budget)
-            self._resets = grammar.resets
-            if self._state == DEAD:
-                raise GrammarTooComplex("the resumed answer does not match the grammar", param="resume_token_ids")
-        return self._state
+        Raises:
+            GrammarTooComplex: it takes too much work.
+        """
+        if token_id not in self._shared.end_tokens:
+            started_s = thread_time()
+            self._matcher.consume_token(token_id)
+            self._left_s = min(self._left_s + CPU_S_PER_TOKEN, CPU_S_AT_START)
+            self._spend(started_s)
+
+    def _spend(self, started_s: float) -> None:
+        self._left_s -= thread_time() - started_s
+        if self._is_lost:
+            raise GrammarTooComplex("the resumed answer does not match the grammar", param="resume_token_ids")
+        if self._matcher.is_error():
+            raise GrammarTooComplex(f"the grammar is too complex to follow: {_reason(self._matcher)}", param=self.param)
+        if self._left_s < 0.0:
+            raise GrammarTooComplex("the grammar is too ambiguous to follow", param=self.param)
+
+
+def _reason(matcher: LLMatcher) -> str:
+    lines = [line for line in matcher.get_error().splitlines() if line.strip()]
+    return (lines[0] if lines else "").rpartition("failed to compile JSON schema: ")[2][:_ERROR_CHARACTERS_MAX]

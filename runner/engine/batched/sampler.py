@@ -1,8 +1,8 @@
 """Choose the next token of one sequence from its logits.
 
-Bias, penalties, DRY, the sigma filter and the grammar are numpy of our own; filters and the draw are llama.cpp's, in
-llama-server's order. A grammar is asked about the chosen token only; where it refuses, all tokens are filtered and the
-choice is made again with the same draw, as llama-server does.
+Bias, penalties, DRY and the sigma filter are numpy of our own; filters and the draw are llama.cpp's, in llama-server's
+order. A grammar is asked about the chosen token only; where it refuses, all tokens are filtered and the choice is made
+again with the same draw, as llama-server does.
 """
 
 import ctypes
@@ -64,8 +64,8 @@ class Sampler:
         self._reasoning = reasoning
         # Typical sampling takes the logarithm of every probability, so what is banned must not be among them.
         self._compact = not parameters.greedy and (parameters.top_n_sigma > 0.0 or parameters.typical_p < 1.0)
-        # What a choice takes outside of the interpreter's lock, in nanoseconds for each token of the vocabulary. What
-        # sequences share, their grammars, is the engine thread's alone.
+        # What a choice takes outside of the interpreter's lock, in nanoseconds for each token of the vocabulary; those
+        # under grammars stay in the engine's thread.
         self.cost = 0.0 if parameters.greedy or grammar is not None else _COST if parameters.top_k > 0 else _COST_OF_ALL
         self._chains: list[int] = []  # without XTC, and with it
         if not parameters.greedy:

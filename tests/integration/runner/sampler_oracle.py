@@ -4,11 +4,13 @@ llama.cpp's grammar ends the process where it is given a token that it does not 
 """
 
 import codecs
+import contextlib
 import ctypes
 import json
 import random
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,10 @@ import llama_cpp.llama_cpp as llama
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.core.grammar.text import parse_grammar
-from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar
-from runner.core.grammar.token_trie import TokenTrie
-from runner.core.grammar.walk import Grammar
+from runner.core.grammar.token_grammar import GrammarCursor, GrammarTooComplex, TokenGrammar, TokenTree
 from runner.engine.bindings.library import start_engine
 from runner.engine.llama.vocabulary import Vocabulary
+from runner.serve.constraints import ConstraintText, lark_text
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 TOKENS = 40
@@ -79,33 +79,39 @@ def walk(path: Path, texts: list[str], seeds: range) -> int:
     oracle = Oracle(path)
     vocabulary = oracle.vocabulary
     # llama.cpp lets control tokens other than end tokens match by their names; the comparison does too.
-    trie = TokenTrie(vocabulary.pieces, excluded=vocabulary.end_tokens)
+    tree = TokenTree(vocabulary.pieces, excluded=vocabulary.end_tokens)
     steps = 0
     for text in texts:
-        shared = TokenGrammar(
-            Grammar(parse_grammar(text)), trie, pieces=vocabulary.pieces, end_tokens=vocabulary.end_tokens
-        )
+        lark = lark_text(ConstraintText(kind="grammar", text=text), tree)
+        shared = TokenGrammar(lark, tree, end_tokens=vocabulary.end_tokens)
         for seed in seeds:
             draw = random.Random(seed)
             judge, cursor = oracle.grammar(text), GrammarCursor(shared)
-            said = b""
-            for _ in range(TOKENS):
-                ids = sorted(cursor.allowed().tolist())
-                theirs = oracle.allowed(judge)
-                # llama.cpp does not look at every byte of a character; what is no UTF-8 it may let through.
-                broken = {one for one in set(theirs) - set(ids) if not is_utf8(said + vocabulary.pieces[one])}
-                assert set(ids) == set(theirs) - broken, (text, seed, set(ids) ^ set(theirs))
-                for token_id in draw.sample(range(vocabulary.size), 20):
-                    assert cursor.allows(token_id) == (token_id in set(ids))
-                token_id = draw.choice(ids)
-                if token_id in vocabulary.end_tokens:
-                    break
-                llama.llama_sampler_accept(judge, token_id)
-                cursor.accept(token_id)
-                said += vocabulary.pieces[token_id]
-                steps += 1
+            with contextlib.suppress(GrammarTooComplex):  # a random grammar may be ambiguous without end
+                for said in _steps(oracle, judge, cursor, draw):
+                    steps += bool(said)
             llama.llama_sampler_free(judge)
     return steps
+
+
+def _steps(oracle: Oracle, judge: Any, cursor: GrammarCursor, draw: random.Random) -> Iterator[bytes]:
+    """Draw tokens of one answer, yield its text after each."""
+    vocabulary, said = oracle.vocabulary, b""
+    for _ in range(TOKENS):
+        ids = cursor.allowed().tolist()
+        theirs = oracle.allowed(judge)
+        # llama.cpp does not look at every byte of a character; what is no UTF-8 it may let through.
+        broken = {one for one in set(theirs) - set(ids) if not is_utf8(said + vocabulary.pieces[one])}
+        assert set(ids) == set(theirs) - broken, (said, set(ids) ^ set(theirs))
+        for token_id in draw.sample(range(vocabulary.size), 20):
+            assert cursor.allows(token_id) == (token_id in set(ids))
+        token_id = draw.choice(sorted(ids))
+        if token_id in vocabulary.end_tokens:
+            return
+        llama.llama_sampler_accept(judge, token_id)
+        cursor.accept(token_id)
+        said += vocabulary.pieces[token_id]
+        yield said
 
 
 if __name__ == "__main__":

@@ -2,50 +2,51 @@
 
 import random
 
-from runner.core.grammar.text import parse_grammar
-from runner.core.grammar.walk import DEAD, Grammar, StateId, WorkBudget
+from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar, TokenTree
+from runner.serve.constraints import ConstraintText, lark_text
 
 BYTES_MAX = 20_000
 _CLOSING = b'"]}'
+_LIKELY = b"at,:059{["
+# One token for each byte, so that a token is a byte.
+TREE = TokenTree([bytes([byte]) for byte in range(256)], excluded=())
 
 
-def budget() -> WorkBudget:
-    return WorkBudget(50_000_000)
+def grammar_of(text: str, **fields: object) -> TokenGrammar:
+    return constrained(ConstraintText(kind="grammar", text=text, **fields))  # type: ignore[arg-type]
 
 
-def grammar_of(text: str) -> Grammar:
-    return Grammar(parse_grammar(text))
+def schema_grammar(text: str) -> TokenGrammar:
+    return constrained(ConstraintText(kind="json_schema", text=text))
 
 
-def following(grammar: Grammar, state: StateId) -> dict[StateId, list[int]]:
-    """By the state that they lead to: the bytes that may come next."""
-    found: dict[StateId, list[int]] = {}
-    for byte in range(256):
-        after = grammar.advance(state, bytes([byte]), budget())
-        if after != DEAD:
-            found.setdefault(after, []).append(byte)
-    return found
+def constrained(wanted: ConstraintText) -> TokenGrammar:
+    return TokenGrammar(lark_text(wanted, TREE), TREE, end_tokens=frozenset(), param=wanted.kind)
 
 
-def random_text(grammar: Grammar, seed: int, *, short_after: int = 200) -> bytes:
+def random_text(grammar: TokenGrammar, seed: int, *, short_after: int = 200) -> bytes:
     """A whole text: after some bytes, what closes something comes first."""
     draw = random.Random(seed)
-    state = grammar.start(budget())
+    cursor = GrammarCursor(grammar)
     text = bytearray()
     while len(text) < BYTES_MAX:
-        choices = following(grammar, state)
-        if grammar.may_end(state) and (not choices or len(text) >= short_after or draw.random() < 0.3):
+        choices = cursor.allowed().tolist()
+        if cursor.complete and (not choices or len(text) >= short_after or draw.random() < 0.3):
             return bytes(text)
-        options = list(choices.values())
-        closing = [byte for option in options if len(option) <= 2 for byte in option if byte in _CLOSING]
-        byte = draw.choice(closing) if closing and len(text) >= short_after else draw.choice(draw.choice(options))
+        closing = [byte for byte in choices if byte in _CLOSING]
+        likely = [byte for byte in choices if byte in _LIKELY]
+        pool = closing if closing and draw.random() < (0.6 if len(text) >= short_after else 0.2) else likely
+        byte = draw.choice(pool if pool and draw.random() < 0.7 else choices)
         text.append(byte)
-        state = grammar.advance(state, bytes([byte]), budget())
+        cursor.accept(byte)
     raise AssertionError("the text did not end")
 
 
-def matches(grammar: Grammar, text: str | bytes) -> bool:
+def matches(grammar: TokenGrammar, text: str | bytes) -> bool:
     """Return True if a whole text belongs to the grammar."""
-    data = text.encode() if isinstance(text, str) else text
-    state = grammar.advance(grammar.start(budget()), data, budget())
-    return state != DEAD and grammar.may_end(state)
+    cursor = GrammarCursor(grammar)
+    for byte in text.encode() if isinstance(text, str) else text:
+        if not cursor.allows(byte):
+            return False
+        cursor.accept(byte)
+    return cursor.complete

@@ -177,6 +177,7 @@ EXAMPLES: dict[str, Example] = {
         {"a": 1, "b": None},
         {"a": 1},
     ),
+    "all of enums": ({"allOf": [{"enum": ["a", "b", 1]}, {"enum": ["c", "b", 1.0]}]}, "b", "a"),
     "all of bounds": ({"allOf": [{"type": "number", "minimum": 1}, {"type": "integer", "maximum": 5}]}, 3, 0.5),
     "pattern": ({"type": "string", "pattern": "^[A-Z]{2}-\\d{3,4}$"}, "AB-123", "AB-12"),
     "pattern alternatives": ({"type": "string", "pattern": '^(?:yes|no|"maybe"?)$'}, "no", "perhaps"),

@@ -8,11 +8,9 @@ from gateway.answers.output import OutputPlan, plan_output
 from gateway.core.request.answer_format import AnswerFormat
 from gateway.core.request.answers import AnswerRequest, Chat, Delta, Dialect, Message, RawPrompt, Think
 from gateway.core.request.constraint import FreeText
-from runner.core.grammar.free_text import after_free_text
-from runner.core.grammar.json_schema_grammar import schema_to_grammar
-from runner.core.grammar.text import parse_grammar
-from runner.core.grammar.walk import Grammar
-from tests.unit.runner.grammar_walks import matches
+from runner.core.grammar.token_grammar import TokenGrammar
+from runner.serve.constraints import ConstraintText
+from tests.unit.runner.grammar_walks import constrained, matches
 
 HARMONY = "<|channel|>"
 THINKING = "<think></think><tool_call>"
@@ -34,13 +32,17 @@ def plan(
     )
 
 
-def grammar_of(one: OutputPlan, prompt_end: str = "") -> Grammar:
+def grammar_of(one: OutputPlan, prompt_end: str = "") -> TokenGrammar:
     found = one.constraint(prompt_end)
     assert found is not None
-    parts = {name: parse_grammar(schema_to_grammar(text)) for name, text in found.schemas.items()}
-    rules = parse_grammar(found.grammar or schema_to_grammar(found.json_schema), parts=parts)
     free = found.free_text
-    return Grammar(rules if free is None else after_free_text(rules, opening=free.opening, closing=free.closing))
+    wanted = ConstraintText(
+        kind="grammar" if found.grammar else "json_schema",
+        text=found.grammar or found.json_schema,
+        schemas=tuple(found.schemas.items()),
+        free_text=None if free is None else (free.opening, free.closing),
+    )
+    return constrained(wanted)
 
 
 def read(one: OutputPlan, text: str, prompt_end: str = "") -> tuple[str, str, list[str]]:

@@ -13,10 +13,9 @@ from gateway.core.output_parsers.families import Readers
 from gateway.core.output_parsers.parser import EventParser, joined
 from gateway.core.output_parsers.syntax import CallFamily, Form, OutputSyntax, Tags, syntax_of
 from gateway.core.request.tool_choice import anthropic_choice, openai_choice
-from runner.core.grammar.json_schema_grammar import schema_to_grammar
-from runner.core.grammar.text import parse_grammar
-from runner.core.grammar.walk import Grammar
-from tests.unit.runner.grammar_walks import matches, random_text
+from runner.core.grammar.token_grammar import TokenGrammar
+from runner.serve.constraints import ConstraintText
+from tests.unit.runner.grammar_walks import constrained, matches, random_text
 
 WEATHER = {
     "type": "object",
@@ -62,10 +61,9 @@ def name_of(syntax: OutputSyntax) -> str:
     return f"{syntax.family}-{syntax.section.telltale if syntax.section else syntax.form}"
 
 
-def grammar_of(syntax: OutputSyntax, *, several: bool) -> Grammar:
+def grammar_of(syntax: OutputSyntax, *, several: bool) -> TokenGrammar:
     found = call_grammar(syntax, FUNCTIONS, several=several)
-    parts = {name: parse_grammar(schema_to_grammar(text)) for name, text in found.schemas.items()}
-    return Grammar(parse_grammar(found.grammar, parts=parts))
+    return constrained(ConstraintText(kind="grammar", text=found.grammar, schemas=tuple(found.schemas.items())))
 
 
 def calls_in(syntax: OutputSyntax, *pieces: str) -> tuple[list[tuple[str, Any]], str]:

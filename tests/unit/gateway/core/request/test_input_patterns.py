@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.request.input_patterns import input_pattern
 from gateway.core.request.portable_patterns import NotRegular
-from runner.core.grammar.json_pattern import pattern_to_grammar
+from runner.core.grammar.json_pattern import anchored_pattern
 
 # The shape of the patches that coding agents write.
 PATCHES = """start: begin hunk+ end
@@ -76,7 +76,7 @@ def test_lark(definition: str, good: str, bad: str) -> None:
     pattern = lark(definition)
     assert matches(pattern, good)
     assert not matches(pattern, bad)
-    assert pattern_to_grammar(pattern)
+    assert anchored_pattern(pattern)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_regex(definition: str, good: str, bad: str) -> None:
     pattern = regex(definition)
     assert matches(pattern, good)
     assert not matches(pattern, bad)
-    assert pattern_to_grammar(pattern)
+    assert anchored_pattern(pattern)
 
 
 @pytest.mark.parametrize(

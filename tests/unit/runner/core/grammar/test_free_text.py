@@ -9,24 +9,16 @@ from hypothesis import strategies as st
 
 from common.errors import InvalidRequest
 from protos import runner_pb2
-from runner.core.grammar.free_text import after_free_text
-from runner.core.grammar.text import parse_grammar
-from runner.core.grammar.token_grammar import GrammarCursor
-from runner.core.grammar.walk import DEAD, Grammar, WorkBudget
-from runner.serve.constraints import ConstraintReader
+from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar
+from runner.serve.constraints import ConstraintReader, ConstraintText
 from tests.engines.fake_model import END, FakeVocabulary
+from tests.unit.runner.grammar_walks import constrained, grammar_of, matches
 
 VOCABULARY = FakeVocabulary()
 
 
-def matches(grammar: Grammar, text: str) -> bool:
-    budget = WorkBudget(10_000_000)
-    state = grammar.advance(grammar.start(budget), text.encode(), budget)
-    return state != DEAD and grammar.may_end(state)
-
-
-def behind(closing: str, opening: str = "") -> Grammar:
-    return Grammar(after_free_text(parse_grammar('root ::= "X"'), opening=opening, closing=closing))
+def behind(closing: str, opening: str = "") -> TokenGrammar:
+    return grammar_of('root ::= "X"', free_text=(opening, closing))
 
 
 @pytest.mark.parametrize("closing", ["</t>", "aab", "abab", "a", "é→é"])
@@ -49,6 +41,19 @@ def test_free_text_that_must_be_opened_may_be_missing() -> None:
     assert not matches(grammar, "so</think>X")
     assert not matches(grammar, "<think>so")
     assert not matches(grammar, "<think>X")
+
+
+def test_an_answer_in_json_may_begin_like_the_text_that_opens_the_reasoning() -> None:
+    wanted = ConstraintText(kind="json_schema", text='{"items": {"const": 1}}', free_text=("[THINK]", "[/THINK]"))
+    grammar = constrained(wanted)
+    for text in ("[1, 1]", "[ 1]", "[THINK][1[/THINK]\n[1]", "[THINK][/THINK][]"):
+        assert matches(grammar, text), text
+    for text in ("[2]", "[THINK][1]", "x[/THINK][1]", "[THINK][/THINK][2]"):
+        assert not matches(grammar, text), text
+
+
+def test_reasoning_may_be_long() -> None:
+    assert matches(behind("</think>"), "so </thin " * 5_000 + "</think>X")
 
 
 async def cursor(resumed: bytes = b"", **fields: object) -> GrammarCursor:
@@ -99,7 +104,8 @@ async def test_a_grammar_takes_rules_from_schemas() -> None:
     ("schema", "why", "first"),
     [
         ('{"type": "array", "uniqueItems": true}', "uniqueItems", b"["),
-        ('{"type": "string", "pattern": "^(?:a?)*$"}', "left recursion", b'"'),
+        ('{"type": "string", "pattern": "^(?=a)"}', "looking around", b'"'),
+        ('{"type": "number", "minimum": 2, "maximum": 1}', "greater than maximum", b"-0123456789"),
     ],
 )
 async def test_what_no_grammar_can_hold_is_refused_or_counts_as_its_type(schema: str, why: str, first: bytes) -> None:

@@ -1,19 +1,18 @@
 """Several JSON schemas that must all hold as one. Pure."""
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from common.errors import InvalidRequest
 
 Schema = Mapping[str, Any]
-ANNOTATIONS = frozenset(
-    {
-        *("title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly"),
-        *("$comment", "$schema", "$id", "$anchor", "$defs", "definitions", "contentEncoding", "contentMediaType"),
-        *("discriminator", "propertyOrdering"),
-    }
-)
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+
+
+def refusal(reason: str) -> InvalidRequest:
+    """Return the error of a schema that cannot be used."""
+    return InvalidRequest(f"json_schema cannot be used: {reason}", param="json_schema")
 
 
 def types_of(schema: Schema) -> frozenset[str] | None:
@@ -31,11 +30,6 @@ def types_of(schema: Schema) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def refusal(reason: str) -> InvalidRequest:
-    """Return the error of a schema that cannot be used."""
-    return InvalidRequest(f"json_schema cannot be used: {reason}", param="json_schema")
-
-
 def merge(left: Schema, right: Schema) -> dict[str, Any]:
     """One schema that holds where both hold.
 
@@ -44,10 +38,12 @@ def merge(left: Schema, right: Schema) -> dict[str, Any]:
     """
     joined = dict(left)
     for keyword, value in right.items():
-        if keyword not in joined or keyword in ANNOTATIONS or joined[keyword] == value:
+        if keyword not in joined or joined[keyword] is value or _are_equal_scalars(joined[keyword], value):
             joined[keyword] = value
         elif keyword == "type":
             joined["type"] = _common_types(left, right)
+        elif keyword == "properties":
+            joined["properties"] = _properties(left, right)
         elif keyword in _JOINS:
             try:
                 joined[keyword] = _JOINS[keyword](joined[keyword], value)
@@ -56,6 +52,22 @@ def merge(left: Schema, right: Schema) -> dict[str, Any]:
         else:
             raise refusal(f"two schemas that must both hold differ in {keyword!r}")
     return joined
+
+
+def _are_equal_scalars(one: Any, other: Any) -> bool:
+    return not isinstance(one, dict | list) and type(one) is type(other) and bool(one == other)
+
+
+def same_text(value: Any) -> str:
+    """Return a text that equal constants have in common: 1 is 1.0, true is not 1."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, sort_keys=True)
+
+
+def _common_values(left: list[Any], right: list[Any]) -> list[Any]:
+    allowed = {same_text(value) for value in right}
+    return [value for value in left if same_text(value) in allowed]
 
 
 def _common_types(left: Schema, right: Schema) -> list[str]:
@@ -70,25 +82,28 @@ def _common_types(left: Schema, right: Schema) -> list[str]:
 
 
 def _properties(left: Schema, right: Schema) -> dict[str, Any]:
-    joined = dict(left)
-    for name, schema in right.items():
-        known = joined.get(name)
-        both = isinstance(known, Mapping) and isinstance(schema, Mapping)
-        joined[name] = {"allOf": [known, schema]} if both else schema if known is None or known is True else known
-    return joined
+    """Join declared properties; what one side alone declares must fit what the other says of all others."""
+    own, theirs = left["properties"], right["properties"]
+    if not isinstance(own, Mapping) or not isinstance(theirs, Mapping):
+        raise refusal("properties must be an object")
+    joined = {name: _both(schema, theirs.get(name, right.get("additionalProperties"))) for name, schema in own.items()}
+    return joined | {
+        name: _both(left.get("additionalProperties"), schema) for name, schema in theirs.items() if name not in own
+    }
 
 
-def _enumeration(left: list[Any], right: list[Any]) -> list[Any]:
-    common = [value for value in left if value in right]
-    if not common:
-        raise refusal("two schemas that must both hold have no value in common")
-    return common
+def _both(one: Any, other: Any) -> Any:
+    """Return the schema that holds where both do; None and true say nothing."""
+    if one is None or one is True or one is other:
+        return True if other is None else other
+    if other is None or other is True:
+        return one
+    return False if one is False or other is False else {"allOf": [one, other]}
 
 
 _JOINS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "properties": _properties,
-    "required": lambda left, right: [*left, *(name for name in right if name not in left)],
-    "enum": _enumeration,
+    "enum": _common_values,
+    "required": lambda left, right: list(dict.fromkeys([*left, *right])),
     "minimum": max,
     "exclusiveMinimum": max,
     "maximum": min,
@@ -97,5 +112,6 @@ _JOINS: Mapping[str, Callable[[Any, Any], Any]] = {
     "maxLength": min,
     "minItems": max,
     "maxItems": min,
-    "additionalProperties": lambda left, right: False if left is False or right is False else left,
+    "items": _both,
+    "additionalProperties": _both,
 }
