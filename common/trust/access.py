@@ -43,7 +43,6 @@ _SERVICES: dict[str, dict[str, frozenset[Role]]] = {
         "GetInfo": frozenset({Role.GATEWAY, Role.SCHEDULER}),
         "UseThreads": _NOT_ROLES,
     },
-    "puna.v1.Probe": {"ListDevices": _NOT_ROLES},
     # Keys decide, on a listener that asks for no certificate (gateway/grpc/grpc_keys.py).
     "puna.v1.Inference": dict.fromkeys(
         (

@@ -16,7 +16,7 @@ from common.grpc.client import open_channel
 from common.grpc.server import bind_server
 from common.trust.access import TABLE
 from common.trust.roles import Role
-from protos import discovery_pb2, host_pb2, inference_pb2, probe_pb2, runner_pb2, scheduler_pb2, store_pb2
+from protos import discovery_pb2, host_pb2, inference_pb2, runner_pb2, scheduler_pb2, store_pb2
 from tests.trust import Cluster, acting_as
 
 SERVER = "node/a"
@@ -37,12 +37,11 @@ EXPECTED: dict[str, set[str]] = {
     "puna.v1.Runner/GetInfo": GATEWAY | SCHEDULER | {SERVER},
     "puna.v1.Runner/WatchLoad": GATEWAY | {SERVER},
     "puna.v1.Runner/UseThreads": {SERVER},
-    "puna.v1.Probe": set(),
     "puna.v1.Inference": set(),
     "grpc.health.v1.Health": EVERY_ROLE,
     "grpc.reflection.v1alpha.ServerReflection": OPERATOR,
 }
-CONTRACTS = (discovery_pb2, host_pb2, inference_pb2, probe_pb2, runner_pb2, scheduler_pb2, store_pb2)
+CONTRACTS = (discovery_pb2, host_pb2, inference_pb2, runner_pb2, scheduler_pb2, store_pb2)
 SERVICES: list[ServiceDescriptor] = [
     service
     for contract in (*CONTRACTS, health_pb2, reflection_pb2)
@@ -61,7 +60,7 @@ def expected_callers(method: str) -> set[str]:
 
 def test_every_method_of_every_service_has_a_row() -> None:
     files = {path.stem for path in Path(importlib.import_module("protos").__path__[0]).glob("*.proto")}
-    assert files - {Path(contract.DESCRIPTOR.name).stem for contract in CONTRACTS} == {"cluster"}  # it has no service
+    assert files - {Path(contract.DESCRIPTOR.name).stem for contract in CONTRACTS} == {"cluster", "probe"}
     assert TABLE.keys() == METHODS.keys()
 
 
