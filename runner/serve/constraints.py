@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from time import thread_time
 from typing import Generic, TypeVar
 
 from common.errors import InvalidRequest
@@ -159,7 +160,9 @@ class ConstraintReader:
 
     def _new_grammar(self, key: ConstraintText, vocabulary: TokenTable, resumed: tuple[int, ...]) -> TokenGrammar:
         tree = self._tree(key.token_ids, vocabulary)
-        made = TokenGrammar(lark_text(key, tree), tree, end_tokens=vocabulary.end_tokens, param=key.kind)
+        made = TokenGrammar(
+            lark_text(key, tree), tree, end_tokens=vocabulary.end_tokens, cpu_s=thread_time, param=key.kind
+        )
         if resumed and max(resumed) < vocabulary.size:
             GrammarCursor(made, resumed=resumed).allowed()
         return made

@@ -3,8 +3,7 @@
 llguidance reports errors and exceeded limits as states of a matcher, which never end the process.
 """
 
-from collections.abc import Collection, Sequence
-from time import thread_time
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -70,13 +69,24 @@ def grammar_error(text: str, tree: TokenTree) -> str:
 class TokenGrammar:
     """Shared part of all answers under one grammar; may be used in any thread."""
 
-    def __init__(self, text: str, tree: TokenTree, *, end_tokens: frozenset[int], param: str = "grammar") -> None:
+    def __init__(
+        self,
+        text: str,
+        tree: TokenTree,
+        *,
+        end_tokens: frozenset[int],
+        cpu_s: Callable[[], float],
+        param: str = "grammar",
+    ) -> None:
         """`text` is in llguidance's Lark notation; `param` is the field of the request.
+
+        `cpu_s` returns the processor time of the calling thread.
 
         Raises:
             InvalidRequest: it cannot be compiled, or no answer matches it.
         """
         self.end_tokens = end_tokens
+        self.cpu_s = cpu_s
         self.param = param
         self.size = tree.size
         self._matcher = LLMatcher(tree.tokenizer, LLMatcher.grammar_from_lark(text), log_level=0, limits=_LIMITS)
@@ -124,7 +134,7 @@ class GrammarCursor:
         """
         if token_id in self._shared.end_tokens:
             return self._ends and self.complete
-        started_s = thread_time()
+        started_s = self._shared.cpu_s()
         allowed = self._matcher.validate_tokens([token_id]) == 1
         self._spend(started_s)
         return allowed
@@ -135,7 +145,7 @@ class GrammarCursor:
         Raises:
             GrammarTooComplex: finding out takes too much work.
         """
-        started_s = thread_time()
+        started_s = self._shared.cpu_s()
         mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._spend(started_s)
         ids = np.flatnonzero(np.unpackbits(mask, count=self._shared.size, bitorder="little"))
@@ -150,13 +160,13 @@ class GrammarCursor:
             GrammarTooComplex: it takes too much work.
         """
         if token_id not in self._shared.end_tokens:
-            started_s = thread_time()
+            started_s = self._shared.cpu_s()
             self._matcher.consume_token(token_id)
             self._left_s = min(self._left_s + CPU_S_PER_TOKEN, CPU_S_AT_START)
             self._spend(started_s)
 
     def _spend(self, started_s: float) -> None:
-        self._left_s -= thread_time() - started_s
+        self._left_s -= self._shared.cpu_s() - started_s
         if self._is_lost:
             raise GrammarTooComplex("the resumed answer does not match the grammar", param="resume_token_ids")
         if self._matcher.is_error():

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from time import thread_time
 from typing import Any
 
 import llama_cpp.llama_cpp as llama
@@ -83,7 +84,7 @@ def walk(path: Path, texts: list[str], seeds: range) -> int:
     steps = 0
     for text in texts:
         lark = lark_text(ConstraintText(kind="grammar", text=text), tree)
-        shared = TokenGrammar(lark, tree, end_tokens=vocabulary.end_tokens)
+        shared = TokenGrammar(lark, tree, end_tokens=vocabulary.end_tokens, cpu_s=thread_time)
         for seed in seeds:
             draw = random.Random(seed)
             judge, cursor = oracle.grammar(text), GrammarCursor(shared)

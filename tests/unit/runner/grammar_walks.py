@@ -1,6 +1,7 @@
 """Texts that a grammar allows, at random, without a model."""
 
 import random
+from time import thread_time
 
 from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar, TokenTree
 from runner.serve.constraints import ConstraintText, lark_text
@@ -21,7 +22,7 @@ def schema_grammar(text: str) -> TokenGrammar:
 
 
 def constrained(wanted: ConstraintText) -> TokenGrammar:
-    return TokenGrammar(lark_text(wanted, TREE), TREE, end_tokens=frozenset(), param=wanted.kind)
+    return TokenGrammar(lark_text(wanted, TREE), TREE, end_tokens=frozenset(), cpu_s=thread_time, param=wanted.kind)
 
 
 def random_text(grammar: TokenGrammar, seed: int, *, short_after: int = 200) -> bytes:
