@@ -223,7 +223,7 @@ def _unusable(name: str, trouble: str) -> Finding:
 
 def assess_redis(info: Mapping[str, Any], *, save: str | None) -> Iterator[Finding]:
     """Check the fields of INFO; `save` is that setting, None if the server does not report it."""
-    yield ok("redis", f"it answers: {server_version(info)}")
+    yield ok("redis", f"it answers, {server_version(info)}")
     if is_vulnerable(info):
         yield warn("redis", "its clients can run code in it (CVE-2025-49844)", "update it to a patched version")
     if info.get("role") not in (None, "master"):
