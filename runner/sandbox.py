@@ -3,8 +3,8 @@
 Entered before anything but this module is imported, because Landlock holds for the calling thread and for threads and
 processes that begin later. From then on the process gains no privileges, leaves no core file, signals nothing
 outside, reads its model's files and the system's libraries only, creates nothing but its own socket, and connects to
-nothing unless it uses lent devices (with GPUs it may connect to Unix sockets). Kernels without Landlock give less;
-`puna doctor` reports it.
+nothing unless it uses lent devices or sends traces (with GPUs or traces it may connect to Unix sockets). Kernels
+without Landlock give less; `puna doctor` reports it.
 
 Source: Documentation/userspace-api/landlock.rst of Linux.
 """
@@ -18,10 +18,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from urllib.parse import urlsplit
 
 _NO_NEW_PRIVILEGES, _SET_SECCOMP, _SECCOMP_FILTER = 38, 22, 2  # of prctl
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same numbers on every architecture
-_ASK_VERSION, _PATH_BENEATH = 1, 1
+_ASK_VERSION, _PATH_BENEATH, _PORT = 1, 1, 2
 
 # What the kernel calls the processor, and its numbers of connect and io_uring_setup.
 _MACHINES = {"x86_64": (0xC000003E, 42, 425), "aarch64": (0xC00000B7, 203, 425)}
@@ -56,6 +57,8 @@ _PROC = (
 _CONFIGURATION = ("ld.so.cache", "localtime", "nsswitch.conf", "resolv.conf", "hosts", "OpenCL", "vulkan", "ssl")
 _CARDS = ("nvidia*", "nvhost*", "nvmap", "kfd")
 _DEVICES = ("null", "zero", "full", "random", "urandom", *_CARDS, "dri", "shm")
+_COLLECTORS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_COLLECTOR_PORTS = (80, 443, 4317, 4318)
 _CUDA_CACHE = "~/.nv/ComputeCache"
 
 
@@ -73,7 +76,8 @@ def confine(arguments: Sequence[str]) -> None:
         return
     library = ctypes.CDLL(None)
     library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    if not uses_lent_devices(arguments) and not any(_nodes(_CARDS)):
+    ports = collector_ports()
+    if not uses_lent_devices(arguments) and not any(_nodes(_CARDS)) and not ports:
         _forbid_connecting(library)
     version = landlock_version()
     if not version:
@@ -88,11 +92,16 @@ def confine(arguments: Sequence[str]) -> None:
     for paths, allowed in (
         (readable(arguments), _READ | _READ_FOLDER | _EXECUTE),
         (chain(_nodes(_DEVICES), [Path("/proc/self")]), _READ | _READ_FOLDER | _WRITE | _IOCTL),
+        # A folder in the place of a file is named as such by the error of its opening.
+        ((Path(text) for text in arguments if os.path.isdir(text)), _READ_FOLDER),  # noqa: PTH112  # takes any text
         (_socket_folders(arguments), _MAKE_SOCKET),
         (_caches(), rights),
     ):
         for path in paths:
             _allow(library, ruleset, path, allowed & rights)
+    for port in ports if network else ():
+        rule = struct.pack("=QQ", network, port)
+        library.syscall(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_PORT), rule, ctypes.c_uint32(0))
     library.syscall(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0))
     os.close(ruleset)
 
@@ -151,6 +160,13 @@ def _socket_folders(arguments: Iterable[str]) -> Iterator[Path]:
 def _caches() -> Iterator[Path]:
     """Yield CUDA's cache of compiled kernels."""
     yield Path(os.environ.get("CUDA_CACHE_PATH") or _CUDA_CACHE).expanduser()
+
+
+def collector_ports() -> frozenset[int]:
+    """Return the ports of a collector of traces; empty: nothing is traced."""
+    found = [text for name in _COLLECTORS if (text := os.environ.get(name))]
+    ports = [urlsplit(text if "//" in text else f"//{text}").port for text in found]
+    return frozenset(chain.from_iterable((port,) if port else _COLLECTOR_PORTS for port in ports))
 
 
 def uses_lent_devices(arguments: Iterable[str]) -> bool:

@@ -89,7 +89,7 @@ async def test_an_unknown_engine_ends_the_start_with_one_line(setting: str) -> N
 
 
 async def test_an_unknown_option_of_the_fake_ends_the_start_with_one_line() -> None:
-    status, stderr = await failed_start("--engine-options", '{"speed": 3}')
+    status, stderr = await failed_start("--engine-options", '{"speed": 3}', PUNA_ENGINE="fake")
     assert status == 1
     assert stderr.startswith("puna runner: engine options: speed: ")
     assert stderr.count("\n") == 1
