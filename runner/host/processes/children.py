@@ -76,7 +76,7 @@ async def run_child(
                 os.killpg(process.pid, signal.SIGKILL)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REAP_S):
-                    await process.wait()
+                    await process.communicate()  # what it had printed; its pipes close only when they were read
     if printed_too_much:
         exit_code = process.returncode or -signal.SIGKILL  # also if it has just ended by itself
     last = errors.decode(errors="replace").strip().splitlines()[-STDERR_LINES_KEPT:]
