@@ -27,9 +27,11 @@ def count_characters(value: object) -> int:
     found: list[object] = [value]
     while found and count <= INLINE_CHARACTERS:
         one = found.pop()
-        count += _CHARACTERS_PER_VALUE + (len(one) if isinstance(one, str) else 0)
-        if isinstance(one, Mapping):
-            found += one.values()
+        count += _CHARACTERS_PER_VALUE
+        if isinstance(one, str):
+            count += len(one)
         elif isinstance(one, list | tuple):
             found += one
+        elif isinstance(one, dict | Mapping):
+            found += one.values()
     return count

@@ -1,5 +1,6 @@
 """Templates that were ended for their CPU time or memory, so that none of them costs a worker again and again."""
 
+import hashlib
 from dataclasses import dataclass
 
 KILL_REMEMBERED_S = 60.0
@@ -24,12 +25,12 @@ class KilledTemplates:
     def __init__(self) -> None:
         self._kills: dict[tuple[str | None, bytes], _Kill] = {}
 
-    def add(self, digest: bytes, *, tenant: str, frame_bytes: int, is_small: bool, message: str, now_s: float) -> None:
+    def add(self, template: str, *, tenant: str, frame_bytes: int, is_small: bool, message: str, now_s: float) -> None:
         """Note that a rendering was ended for its own CPU time or memory."""
         self._kills = {key: kill for key, kill in self._kills.items() if kill.until_s > now_s}
         if len(self._kills) >= KILLS_MAX:
             del self._kills[next(iter(self._kills))]  # the oldest
-        key = (_EVERYONE if is_small else tenant, digest)
+        key = (_EVERYONE if is_small else tenant, _digest(template))
         before = self._kills.pop(key, None)
         self._kills[key] = _Kill(
             until_s=now_s + KILL_REMEMBERED_S,
@@ -37,10 +38,17 @@ class KilledTemplates:
             message=message,
         )
 
-    def find(self, digest: bytes, *, tenant: str, frame_bytes: int, now_s: float) -> str:
+    def find(self, template: str, *, tenant: str, frame_bytes: int, now_s: float) -> str:
         """Return the message of the kill that a rendering would repeat; empty: there is none."""
+        if not self._kills:  # nearly always
+            return ""
+        digest = _digest(template)
         for key in ((_EVERYONE, digest), (tenant, digest)):
             kill = self._kills.get(key)
             if kill is not None and kill.until_s > now_s and frame_bytes >= kill.frame_bytes:
                 return kill.message
         return ""
+
+
+def _digest(template: str) -> bytes:
+    return hashlib.sha256(template.encode()).digest()

@@ -2,10 +2,9 @@
 
 import asyncio
 import contextlib
-import hashlib
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -67,13 +66,15 @@ class TemplatePool:
                 the client.
             QueueFull: no worker became free in time.
         """
-        text_bytes = template.encode()
-        if len(text_bytes) > TEMPLATE_BYTES_MAX:
+        if len(template.encode()) > TEMPLATE_BYTES_MAX:
             raise _failed(f"the chat template is larger than {TEMPLATE_BYTES_MAX} bytes", is_flaw=True)
         frame = await beside_loop(count_characters(variables), lambda: _frame(template, variables))
-        digest, tenant = hashlib.sha256(text_bytes).digest(), self._tenant()
-        async with self._free_worker(tenant) as worker:
-            if message := self._killed.find(digest, tenant=tenant, frame_bytes=len(frame), now_s=self._clock.now_s()):
+        tenant = self._tenant()
+        # No tenants, no lanes: a lock of its own for each.
+        lane = asyncio.Lock() if tenant == NO_TENANT else self._lanes.setdefault(tenant, asyncio.Lock())
+        worker = await self._take_worker(lane)
+        try:
+            if message := self._killed.find(template, tenant=tenant, frame_bytes=len(frame), now_s=self._clock.now_s()):
                 metrics.STOPPED_TEMPLATES.labels(how="refused").inc()
                 raise _failed(message, is_flaw=True)
             try:
@@ -82,7 +83,7 @@ class TemplatePool:
                 metrics.STOPPED_TEMPLATES.labels(how="killed").inc()
                 if error.is_flaw:
                     self._killed.add(
-                        digest,
+                        template,
                         tenant=tenant,
                         frame_bytes=len(frame),
                         is_small=is_small,
@@ -90,26 +91,33 @@ class TemplatePool:
                         now_s=self._clock.now_s(),
                     )
                 raise
+        finally:
+            self._idle.put_nowait(worker)
+            lane.release()
         answer = await beside_loop(len(rendered), lambda: orjson.loads(rendered))
         if "error" in answer:
             raise _failed(f"chat template: {answer['error']}", is_flaw=answer.get("flaw", False))
         text: str = answer["text"]
         return text
 
-    @contextlib.asynccontextmanager
-    async def _free_worker(self, tenant: str) -> "AsyncIterator[_Worker]":
-        """Have a worker for one rendering, once the tenant has no other."""
-        # No tenants, no lanes: a lock of its own for each.
-        lane = asyncio.Lock() if tenant == NO_TENANT else self._lanes.setdefault(tenant, asyncio.Lock())
-        async with contextlib.AsyncExitStack() as held:
-            try:
-                async with asyncio.timeout(WAIT_S_MAX):
-                    await held.enter_async_context(lane)
-                    worker = self._idle.get_nowait() if not self._idle.empty() else await self._idle.get()
-            except TimeoutError as error:
-                raise QueueFull("too many prompts are being rendered", retry_after_s=1.0) from error
-            held.callback(self._idle.put_nowait, worker)
-            yield worker
+    async def _take_worker(self, lane: asyncio.Lock) -> "_Worker":
+        """Take a worker for one rendering, once the tenant has no other. Give back both.
+
+        Raises:
+            QueueFull: none became free in time.
+        """
+        if not lane.locked() and not self._idle.empty():  # nearly always: no timer
+            await lane.acquire()
+            return self._idle.get_nowait()
+        try:
+            async with asyncio.timeout(WAIT_S_MAX), contextlib.AsyncExitStack() as held:
+                await lane.acquire()
+                held.callback(lane.release)
+                worker = await self._idle.get()
+                held.pop_all()
+                return worker
+        except TimeoutError as error:
+            raise QueueFull("too many prompts are being rendered", retry_after_s=1.0) from error
 
 
 class _Worker:
