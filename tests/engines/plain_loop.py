@@ -77,7 +77,6 @@ class PlainLoop:
         self._report = StepReport()
         self._reported = (0, 0)  # busy and waiting as last reported
         self._uses = 0
-        self._next_start = 0
         self._stopping = False
 
     def submit(self, sequence: PlainSequence) -> None:
@@ -199,13 +198,18 @@ class PlainLoop:
                     len(sequence.pending),
                     sequence.prepared.context_tokens - len(slot.held),
                     sequence.generating,
+                    (),
+                    sequence.passed_tokens,
                 )
                 for slot in self._slots
                 if (sequence := slot.sequence) is not None and not sequence.paused
             ]
-            plan = plan_batch(demands, batch_tokens=self._backend.batch_tokens, start=self._next_start)
+            plan = plan_batch(demands, batch_tokens=self._backend.batch_tokens)
             if not plan.full:
-                self._next_start = plan.next_start
+                for slot_id in plan.left_out:
+                    left_out = self._slots[slot_id].sequence
+                    assert left_out is not None
+                    left_out.passed_tokens += sum(row.tokens for row in plan.rows)
                 return plan.rows
             for slot_id in plan.full:
                 self._make_room(self._slots[slot_id])
@@ -286,6 +290,7 @@ class PlainLoop:
         report.outcomes.append(Sampled(sequence.id, token_id, wanted, ending))
         sequence.pending.append(token_id)
         sequence.generating = True
+        sequence.passed_tokens = 0
         if ending is not None:
             self._free(slot)
 

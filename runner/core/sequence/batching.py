@@ -1,10 +1,17 @@
 """Decide which inputs of which sequences go into the next decode call. Pure.
 
-Generating sequences get their one token first, prompt chunks share the rest in turn.
+Generating sequences get their one token first. The rest goes to the prompt that is done first; another one shares the
+call only where that delays the first less than a call of its own would delay all that wait.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
+
+# A call that holds generating sequences takes so long with prompts, so that no stream stands still for longer; where a
+# call takes most of that by itself, twice its time.
+STREAMS_WAIT_S_MAX = 1.0
+_NEW_SHARE = 0.2  # of a running average
 
 
 class BatchRow(NamedTuple):
@@ -16,6 +23,7 @@ class BatchRow(NamedTuple):
     generating: bool  # its one pending input is the token sampled last
     # Lengths of the indivisible units that the pending inputs begin with; empty: every input stands alone.
     unit_tokens: tuple[int, ...] = ()
+    passed_tokens: int = 0  # inputs of others in calls that left this sequence out
     tokens: int = 0  # how many of the pending inputs the plan takes, the first ones
 
     @property
@@ -29,49 +37,91 @@ class BatchPlan(NamedTuple):
 
     rows: tuple[BatchRow, ...]
     full: tuple[int, ...]
-    next_start: int  # key from which the next plan goes round
+    left_out: tuple[int, ...]  # able sequences without a row
 
 
-def plan_batch(wanted: Sequence[BatchRow], *, batch_tokens: int, start: int) -> BatchPlan:
+class CallCost(NamedTuple):
+    """Time of a decode call: `fixed_s`, and `token_s` for each input. Zeros: not known yet."""
+
+    fixed_s: float = 0.0
+    token_s: float = 0.0
+
+
+UNKNOWN_COST = CallCost()
+
+
+@dataclass(slots=True)
+class CallTimes:
+    """Running averages of decode calls with prompts and without: two points of a line."""
+
+    _prompts: tuple[float, float] | None = None  # inputs, seconds
+    _tokens: tuple[float, float] | None = None
+
+    def add(self, inputs: int, seconds: float, *, has_prompt: bool) -> None:
+        """Take in one call."""
+        if has_prompt:
+            self._prompts = _averaged(self._prompts, inputs, seconds)
+        else:
+            self._tokens = _averaged(self._tokens, inputs, seconds)
+
+    def cost(self) -> CallCost:
+        """Return the line through both averages; without a call of single tokens, one through zero."""
+        many, many_s = self._prompts or (0.0, 0.0)
+        few, few_s = self._tokens or (0.0, 0.0)
+        if many <= few:
+            return UNKNOWN_COST
+        token_s = max(0.0, (many_s - few_s) / (many - few))
+        return CallCost(fixed_s=max(0.0, few_s - few * token_s), token_s=token_s)
+
+
+def _averaged(before: tuple[float, float] | None, inputs: int, seconds: float) -> tuple[float, float]:
+    if before is None:
+        return float(inputs), seconds
+    return before[0] + _NEW_SHARE * (inputs - before[0]), before[1] + _NEW_SHARE * (seconds - before[1])
+
+
+def plan_batch(wanted: Sequence[BatchRow], *, batch_tokens: int, cost: CallCost = UNKNOWN_COST) -> BatchPlan:
     """Choose the rows of one decode call, and how many tokens each takes.
 
-    The first sequence that could add nothing starts the next plan, else the one after the last visited; later ones
-    still use the room that is left.
+    Sequences are ordered by what they have left, minus what passed them: others overtake a prompt until their inputs
+    are as many as its own, so no prompt takes more than twice the time that it takes as the first.
 
     Args:
         wanted: a row of every sequence that has pending inputs, in the order of their keys.
         batch_tokens: most inputs of all sequences together. One unit that is larger widens its batch, alone in it.
-        start: the first key at or after this one is visited first; `next_start` of the previous plan.
+        cost: of a call of this engine, as measured.
     """
+    full = tuple([row.key for row in wanted if row.room_tokens < 1])
+    able = [row for row in wanted if row.room_tokens >= 1]
+    able.sort(key=lambda row: (not row.generating, row.pending_tokens - row.passed_tokens))
     rows: list[BatchRow] = []
-    full: list[int] = []
-    free = batch_tokens
-    split = next((index for index, row in enumerate(wanted) if row.key >= start), 0)
-    order = [*wanted[split:], *wanted[:split]]
-    left_out: int | None = None
-    last_visited = start
-    for generating in (True, False):
-        for row in order:
-            if row.generating is not generating:
-                continue
-            if row.room_tokens < 1:
-                full.append(row.key)
-                continue
-            last_visited = row.key
-            taken = _taken_tokens(row, free=free, batch_is_empty=not rows)
-            if taken == 0:
-                left_out = row.key if left_out is None else left_out
-                continue
+    left_out: list[int] = []
+    free: float = batch_tokens
+    prompts = 0  # rows of prompts
+    for index, row in enumerate(able):
+        if not row.generating and not prompts and rows:
+            free = min(free, _prompt_tokens_max(cost))
+        taken = _taken_tokens(row, free=free, batch_is_empty=not rows)
+        if taken and prompts * taken * cost.token_s <= (len(able) - index) * cost.fixed_s:
             free = max(0, free - taken)
             rows.append(row._replace(tokens=taken))
-    next_start = left_out if left_out is not None else last_visited + 1
-    return BatchPlan(tuple(rows), tuple(full), next_start)
+            prompts += not row.generating
+        else:
+            left_out.append(row.key)
+    return BatchPlan(tuple(rows), full, tuple(left_out))
 
 
-def _taken_tokens(row: BatchRow, *, free: int, batch_is_empty: bool) -> int:
+def _prompt_tokens_max(cost: CallCost) -> float:
+    """Return the most inputs of prompts in a call that streams wait for."""
+    if not cost.token_s:
+        return float("inf")
+    return max(1, int(max(STREAMS_WAIT_S_MAX - cost.fixed_s, cost.fixed_s) / cost.token_s))
+
+
+def _taken_tokens(row: BatchRow, *, free: float, batch_is_empty: bool) -> int:
     """Count the pending inputs of one sequence that fit, without splitting a unit or passing its context limit."""
     if not row.unit_tokens:
-        return min(row.pending_tokens, row.room_tokens, free)
+        return int(min(row.pending_tokens, row.room_tokens, free))
     taken = 0
     for unit in row.unit_tokens:
         if taken + unit > row.room_tokens:
@@ -81,5 +131,5 @@ def _taken_tokens(row: BatchRow, *, free: int, batch_is_empty: bool) -> int:
         taken += unit
     else:
         loose = row.pending_tokens - taken
-        taken += max(0, min(loose, row.room_tokens - taken, free - taken))
+        taken += int(max(0, min(loose, row.room_tokens - taken, free - taken)))
     return taken

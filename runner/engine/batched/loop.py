@@ -13,7 +13,7 @@ from common.clock import NS_PER_S
 from common.errors import PunaError, QueueFull
 from runner.core.grammar.token_grammar import NO_TOKEN
 from runner.core.layout.layout import COPIES_BYTES_MAX
-from runner.core.sequence.batching import BatchPlan, BatchRow, plan_batch
+from runner.core.sequence.batching import BatchPlan, BatchRow, CallTimes, plan_batch
 from runner.core.sequence.context_shift import plan_context_shift
 from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH, REPEATED_TOKENS_MAX
 from runner.core.sequence.inputs import groups_in
@@ -73,7 +73,7 @@ class Loop(EngineLoop):
         self._running: dict[int, Sequence] = {}
         self._report = StepReport()
         self._reported = (0, 0)  # busy and waiting as last reported
-        self._next_start = 0
+        self._call_times = CallTimes()
         self._sampling_ns = 0
         self._called_ns = 0  # when the last decode call began
         self._synced_ns = 0  # when the last call's results were there; 0: nothing ran since
@@ -177,7 +177,11 @@ class Loop(EngineLoop):
         while True:
             plan = self._plan_once()
             if not plan.full:
-                self._next_start = plan.next_start
+                inputs = sum(row.tokens for row in plan.rows) if plan.left_out else 0
+                for slot_id in plan.left_out:
+                    left_out = self._slots.slots[slot_id].sequence
+                    assert left_out is not None
+                    left_out.passed_tokens += inputs
                 return plan.rows
             for slot_id in plan.full:
                 self._make_room(self._slots.slots[slot_id])
@@ -194,13 +198,14 @@ class Loop(EngineLoop):
                 if sequence.media_ahead:
                     self._look_ahead(slot, sequence, room, tokens, rows)
                 else:
-                    tokens.append(BatchRow(slot.id, len(sequence.pending), room, sequence.generating))
+                    passed = sequence.passed_tokens
+                    tokens.append(BatchRow(slot.id, len(sequence.pending), room, sequence.generating, (), passed))
         # A call holds tokens or rows. Where both wait they take turns.
         self._rows_turn = bool(rows) and not (tokens and self._rows_turn)
         if self._rows_turn:
             assert self.media is not None
-            return plan_batch(rows, batch_tokens=self.media.rows_max, start=self._next_start)
-        return plan_batch(tokens, batch_tokens=self._batch_tokens, start=self._next_start)
+            return plan_batch(rows, batch_tokens=self.media.rows_max)
+        return plan_batch(tokens, batch_tokens=self._batch_tokens, cost=self._call_times.cost())
 
     def _look_ahead(
         self, slot: Slot, sequence: Sequence, room: int, tokens: list[BatchRow], rows: list[BatchRow]
@@ -253,7 +258,10 @@ class Loop(EngineLoop):
         self._threads.look(synced_ns)
         report = self._report
         report.decode_calls += 1
-        report.decode_s += (synced_ns - self._called_ns) / NS_PER_S
+        seconds = (synced_ns - self._called_ns) / NS_PER_S
+        report.decode_s += seconds
+        if not self._rows_turn:
+            self._note_time(rows, seconds)
         report.batch_sequences = len(rows)
         report.lone_steps += self._slots.lone_step(rows, self._called_ns, synced_ns)
         if self._pool.threads and len(rows) > 1:
@@ -265,6 +273,10 @@ class Loop(EngineLoop):
             self._slots.check()
         if not self._options.overlap:
             self._tell()
+
+    def _note_time(self, rows: tuple[BatchRow, ...], seconds: float) -> None:
+        has_prompt = not all(row.generating for row in rows)
+        self._call_times.add(sum(row.tokens for row in rows), seconds, has_prompt=has_prompt)
 
     def _decode(self, rows: tuple[BatchRow, ...], started_ns: int) -> tuple[tuple[BatchRow, ...], list[int]]:
         """Run the rows, fewer if cells run out; return those that ran and where their logits are (-1: none)."""
@@ -370,6 +382,7 @@ class Loop(EngineLoop):
         if ending is None:
             sequence.pending.append(token_id)
             sequence.generating = True
+            sequence.passed_tokens = 0
         else:
             self._free(sequence, unheld_tokens=1)
 

@@ -53,12 +53,12 @@ class MediaRows:
         pending = sequence.pending
         segment = leading_segment(pending)
         if segment.row is None:
-            return BatchRow(slot.id, len(pending), min(room, segment.inputs), False)
+            return BatchRow(slot.id, len(pending), min(room, segment.inputs), False, (), sequence.passed_tokens)
         image, part = sequence.images[segment.row.unit.key]
         if self.store.unit(image, part, sequence.id) is None:
             return None
         units = (segment.inputs,) if segment.row.unit.whole else ()
-        return BatchRow(slot.id, len(pending), min(room, segment.inputs), False, units)
+        return BatchRow(slot.id, len(pending), min(room, segment.inputs), False, units, sequence.passed_tokens)
 
     def add(self, slot: Slot, sequence: Sequence, row: BatchRow) -> int:
         """Put rows into the batch; return the index of the last one."""

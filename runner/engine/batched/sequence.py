@@ -43,6 +43,7 @@ class Sequence:
     slot_id: int = -1
     pending: list[int] = field(default_factory=list)  # inputs that are not in the cache yet
     generating: bool = False  # the one pending input is the token sampled last
+    passed_tokens: int = 0  # inputs of others in calls that left it out, since it was submitted or got a token
     paused: bool = False
     leader: Leader | None = None  # evaluates what this one needs too; it waits until that is done
     cached_tokens: int = 0

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from common.errors import InvalidRequest, PromptTooLong, QueueFull
+from runner.engine.contract.engine import Sampled
 from runner.engine.llama.batch import Batch, RowBatch
 from runner.serve.streams import WAITING_MAX
 from tests.integration.runner.conftest import Zoo
@@ -81,7 +82,12 @@ async def test_chats_get_a_token_while_a_long_prompt_is_read(zoo: Zoo) -> None:
     async with running(zoo("dense"), slots=8, context=2048, batch=64) as engine:
         goes_on = stand_at(engine, call=12)
         chats = [engine.open(prompt, max_tokens=60, ignore_eos=True) for prompt in PROMPTS[:7]]
-        await engine.until(lambda: sum(report.generated_tokens for report in engine.reports) >= 7)
+
+        def begun() -> set[int]:
+            outcomes = [outcome for report in engine.reports for outcome in report.outcomes]
+            return {outcome.sequence_id for outcome in outcomes if isinstance(outcome, Sampled)}
+
+        await engine.until(lambda: len(begun()) == len(chats))
         first = len(engine.reports)
         long = engine.open([11] * 1500, max_tokens=1)
         goes_on.set()

@@ -2,13 +2,19 @@
 
 import pytest
 
-from runner.core.sequence.batching import BatchPlan, BatchRow, plan_batch
+from runner.core.sequence.batching import STREAMS_WAIT_S_MAX, BatchPlan, BatchRow, CallCost, CallTimes, plan_batch
 
 
 def demand(
-    key: int, pending: int, *, generating: bool = False, room: int = 10_000, units: tuple[int, ...] = ()
+    key: int,
+    pending: int,
+    *,
+    generating: bool = False,
+    room: int = 10_000,
+    units: tuple[int, ...] = (),
+    passed: int = 0,
 ) -> BatchRow:
-    return BatchRow(key, pending, room, generating, units)
+    return BatchRow(key, pending, room, generating, units, passed)
 
 
 def taken(plan: BatchPlan) -> dict[int, int]:
@@ -16,12 +22,12 @@ def taken(plan: BatchPlan) -> dict[int, int]:
 
 
 def test_no_demand_is_an_empty_plan() -> None:
-    assert plan_batch([], batch_tokens=8, start=3).rows == ()
+    assert plan_batch([], batch_tokens=8).rows == ()
 
 
 @pytest.mark.behaviour("B-04")
 def test_all_sequences_together_stay_within_the_batch() -> None:
-    plan = plan_batch([demand(key, 100) for key in range(16)], batch_tokens=512, start=0)
+    plan = plan_batch([demand(key, 100) for key in range(16)], batch_tokens=512)
     assert sum(row.tokens for row in plan.rows) == 512
     assert taken(plan) == {0: 100, 1: 100, 2: 100, 3: 100, 4: 100, 5: 12}
 
@@ -29,82 +35,115 @@ def test_all_sequences_together_stay_within_the_batch() -> None:
 @pytest.mark.behaviour("B-05")
 def test_generating_sequences_get_their_token_before_any_prompt() -> None:
     demands = [demand(0, 8000), *(demand(key, 1, generating=True) for key in range(1, 8))]
-    plan = plan_batch(demands, batch_tokens=512, start=0)
+    plan = plan_batch(demands, batch_tokens=512)
     assert taken(plan) == {0: 505, **dict.fromkeys(range(1, 8), 1)}
     assert [row.key for row in plan.rows][-1] == 0
 
 
 @pytest.mark.behaviour("B-05")
-def test_the_first_sequence_that_could_add_nothing_starts_the_next_batch() -> None:
-    demands = [demand(key, 300) for key in range(4)]
-    first = plan_batch(demands, batch_tokens=512, start=0)
-    assert taken(first) == {0: 300, 1: 212}
-    assert first.next_start == 2
+def test_the_prompt_that_is_done_first_gets_the_rest() -> None:
+    plan = plan_batch([demand(0, 300), demand(1, 100), demand(2, 500), demand(3, 200)], batch_tokens=512)
+    assert taken(plan) == {1: 100, 3: 200, 0: 212}
+    assert plan.left_out == (2,)
 
 
 @pytest.mark.behaviour("B-05")
-def test_when_all_could_add_something_the_next_batch_starts_after_the_last_visited() -> None:
-    plan = plan_batch([demand(0, 10), demand(1, 10), demand(5, 10)], batch_tokens=512, start=1)
-    assert [row.key for row in plan.rows] == [1, 5, 0]
-    assert plan.next_start == 1
+def test_prompts_that_arrive_together_end_one_after_the_other_where_inputs_take_the_time() -> None:
+    demands = [demand(key, 128) for key in range(4)]
+    plan = plan_batch(demands, batch_tokens=512, cost=CallCost(fixed_s=0.05, token_s=0.005))
+    assert taken(plan) == {0: 128}
+    assert plan.left_out == (1, 2, 3)
 
 
 @pytest.mark.behaviour("B-05")
-def test_a_later_sequence_still_uses_the_room_that_a_group_left() -> None:
-    plan = plan_batch([demand(0, 6, units=(6,)), demand(1, 8, units=(8,)), demand(2, 4)], batch_tokens=12, start=0)
-    assert taken(plan) == {0: 6, 2: 4}
-    assert plan.next_start == 1
+def test_prompts_share_a_call_where_calls_take_the_time() -> None:
+    demands = [demand(key, 8) for key in range(4)]
+    plan = plan_batch(demands, batch_tokens=512, cost=CallCost(fixed_s=0.05, token_s=0.0005))
+    assert len(plan.rows) == 4
 
 
 @pytest.mark.behaviour("B-05")
-def test_no_sequence_starves_over_many_batches() -> None:
-    pending = dict.fromkeys(range(7), 1000)
-    start, waited, longest_wait = 0, dict.fromkeys(pending, 0), 0
-    for _ in range(200):
-        demands = [demand(key, count) for key, count in sorted(pending.items()) if count]
-        plan = plan_batch(demands, batch_tokens=64, start=start)
-        start = plan.next_start
-        for key in pending:
-            waited[key] = 0 if key in taken(plan) or not pending[key] else waited[key] + 1
-        longest_wait = max(longest_wait, *waited.values())
-        for row in plan.rows:
-            pending[row.key] -= row.tokens
-    assert not any(pending.values())
-    assert longest_wait <= 7
+def test_a_prompt_waits_no_longer_for_shorter_ones_than_it_takes_itself() -> None:
+    left, passed, calls = 1000, 0, 0
+    while left:
+        plan = plan_batch([demand(0, left, passed=passed), demand(1, 50)], batch_tokens=50)
+        calls += 1
+        left -= taken(plan).get(0, 0)
+        passed += 50 * (0 in plan.left_out)
+    assert calls == pytest.approx(2 * 1000 / 50, abs=2)
+
+
+@pytest.mark.behaviour("B-05")
+def test_sequences_that_generate_take_turns_where_a_batch_has_no_room_for_all() -> None:
+    passed, served = dict.fromkeys(range(3), 0), []
+    for _ in range(9):
+        plan = plan_batch([demand(key, 1, generating=True, passed=passed[key]) for key in passed], batch_tokens=1)
+        (row,) = plan.rows
+        served.append(row.key)
+        passed = {key: 0 if key == row.key else tokens + 1 for key, tokens in passed.items()}
+    assert served == [0, 1, 2] * 3
+
+
+@pytest.mark.behaviour("B-05")
+def test_streams_wait_no_longer_than_the_limit_for_a_prompt() -> None:
+    demands = [demand(0, 8000), demand(1, 1, generating=True)]
+    cost = CallCost(fixed_s=0.2, token_s=0.01)
+    plan = plan_batch(demands, batch_tokens=512, cost=cost)
+    assert cost.fixed_s + taken(plan)[0] * cost.token_s == pytest.approx(STREAMS_WAIT_S_MAX)
+    assert taken(plan_batch(demands[:1], batch_tokens=512, cost=cost)) == {0: 512}
+    assert taken(plan_batch(demands, batch_tokens=512, cost=CallCost(fixed_s=2.0, token_s=0.1)))[0] == 20
+
+
+def test_the_cost_of_a_call_is_the_line_through_calls_with_prompts_and_without() -> None:
+    times = CallTimes()
+    assert times.cost() == (0.0, 0.0)
+    times.add(1, 0.06, has_prompt=False)
+    assert times.cost() == (0.0, 0.0)
+    for _ in range(40):
+        times.add(4, 0.09, has_prompt=False)
+        times.add(104, 1.09, has_prompt=True)
+    assert times.cost() == pytest.approx((0.05, 0.01), rel=0.01)
+
+
+def test_the_cost_of_a_call_is_never_negative() -> None:
+    times = CallTimes()
+    times.add(16, 0.2, has_prompt=False)
+    times.add(20, 0.1, has_prompt=True)
+    assert times.cost() == (0.2, 0.0)
 
 
 @pytest.mark.behaviour("B-04", "B-21")
 def test_a_group_is_never_split() -> None:
-    plan = plan_batch([demand(0, 30, units=(1, 1, 10, 5))], batch_tokens=9, start=0)
+    plan = plan_batch([demand(0, 30, units=(1, 1, 10, 5))], batch_tokens=9)
     assert taken(plan) == {0: 2}
 
 
 @pytest.mark.behaviour("B-04")
 def test_a_group_larger_than_the_batch_widens_this_batch_only_and_is_alone_in_it() -> None:
-    demands = [demand(0, 20, units=(20,)), demand(1, 5)]
-    assert taken(plan_batch(demands, batch_tokens=8, start=0)) == {0: 20}
-    assert taken(plan_batch([demand(1, 5)], batch_tokens=8, start=0)) == {1: 5}
+    demands = [demand(0, 20, units=(20,)), demand(1, 50)]
+    assert taken(plan_batch(demands, batch_tokens=8)) == {0: 20}
+    assert taken(plan_batch([demand(1, 5)], batch_tokens=8)) == {1: 5}
 
 
 @pytest.mark.behaviour("B-04")
 def test_a_group_that_does_not_fit_behind_others_waits() -> None:
-    plan = plan_batch([demand(0, 5), demand(1, 20, units=(20,))], batch_tokens=8, start=0)
+    plan = plan_batch([demand(0, 5), demand(1, 20, units=(20,))], batch_tokens=8)
     assert taken(plan) == {0: 5}
-    assert plan.next_start == 1
+    assert plan.left_out == (1,)
 
 
 @pytest.mark.behaviour("B-07")
 def test_logits_are_wanted_only_where_nothing_stays_pending() -> None:
     demands = [demand(0, 100), demand(1, 1, generating=True), demand(2, 3)]
-    plan = plan_batch(demands, batch_tokens=50, start=0)
-    assert [(row.key, row.tokens, row.complete) for row in plan.rows] == [(1, 1, True), (0, 49, False)]
+    plan = plan_batch(demands, batch_tokens=50)
+    assert [(row.key, row.tokens, row.complete) for row in plan.rows] == [(1, 1, True), (2, 3, True), (0, 46, False)]
 
 
 @pytest.mark.behaviour("B-08")
 def test_a_long_prompt_has_batches_without_outputs() -> None:
     pending, outputs = 5 * 64, []
     while pending:
-        (row,) = plan_batch([demand(0, pending)], batch_tokens=64, start=0).rows
+        (row,) = plan_batch([demand(0, pending)], batch_tokens=64).rows
         outputs.append(row.complete)
         pending -= row.tokens
     assert outputs == [False, False, False, False, True]
@@ -112,34 +151,24 @@ def test_a_long_prompt_has_batches_without_outputs() -> None:
 
 @pytest.mark.behaviour("B-51")
 def test_a_full_sequence_is_named_and_adds_nothing_until_it_has_room() -> None:
-    plan = plan_batch([demand(0, 1, generating=True, room=0), demand(1, 1, generating=True)], batch_tokens=8, start=0)
+    plan = plan_batch([demand(0, 1, generating=True, room=0), demand(1, 1, generating=True)], batch_tokens=8)
     assert plan.full == (0,)
     assert taken(plan) == {1: 1}
 
 
 @pytest.mark.behaviour("B-51")
 def test_pending_inputs_before_the_limit_close_the_batch_there() -> None:
-    plan = plan_batch([demand(0, 10, room=4)], batch_tokens=64, start=0)
+    plan = plan_batch([demand(0, 10, room=4)], batch_tokens=64)
     assert [(row.key, row.tokens, row.complete) for row in plan.rows] == [(0, 4, False)]
     assert plan.full == ()
 
 
 def test_a_group_is_not_begun_where_the_context_ends_inside_it() -> None:
-    plan = plan_batch([demand(0, 8, room=6, units=(2, 5, 1))], batch_tokens=64, start=0)
+    plan = plan_batch([demand(0, 8, room=6, units=(2, 5, 1))], batch_tokens=64)
     assert taken(plan) == {0: 2}
-
-
-def test_the_order_of_generating_rows_is_the_same_in_every_step() -> None:
-    demands = [demand(key, 1, generating=True) for key in range(16)]
-    orders, start = [], 5
-    for _ in range(3):
-        plan = plan_batch(demands, batch_tokens=512, start=start)
-        orders.append([row.key for row in plan.rows])
-        start = plan.next_start
-    assert orders[0] == orders[1] == orders[2]
 
 
 @pytest.mark.behaviour("B-04", "B-51")
 def test_tokens_behind_a_group_stay_within_the_batch_and_the_context() -> None:
-    assert taken(plan_batch([demand(0, 20, units=(4,))], batch_tokens=10, start=0)) == {0: 10}
-    assert taken(plan_batch([demand(0, 20, units=(4,), room=7)], batch_tokens=64, start=0)) == {0: 7}
+    assert taken(plan_batch([demand(0, 20, units=(4,))], batch_tokens=10)) == {0: 10}
+    assert taken(plan_batch([demand(0, 20, units=(4,), room=7)], batch_tokens=64)) == {0: 7}
