@@ -4,7 +4,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import REGISTRY, Gauge, Histogram, Metric, start_http_server
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram, Metric, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -19,6 +19,10 @@ LOOP_LAG = Histogram(
     "puna_event_loop_lag_seconds",
     "How late the event loop came to what was due; all streams of the process wait so long",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
+)
+LOG_LINES_DROPPED = Counter(
+    "puna_log_lines_dropped_total",
+    "Log lines that were dropped because standard error could not be written: a full disk, a pipe that is not read",
 )
 CERTIFICATE_EXPIRES = Gauge(
     "puna_certificate_expires_timestamp_seconds",

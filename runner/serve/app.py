@@ -25,7 +25,7 @@ from common.grpc.server import GrpcServer, bind_server
 from common.ids import new_incarnation
 from common.service import run_service
 from common.spec import codecs
-from common.telemetry.logs import get_logger
+from common.telemetry.logs import drain_logs, get_logger
 from common.telemetry.metrics import serve_metrics
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner import metrics
@@ -229,6 +229,7 @@ class RunnerProcess(EngineListener):
         await server.stop(1.0)
         if not await asyncio.to_thread(self._engine.join, 5.0):
             log.warning("engine.stuck")
+            drain_logs()
             os._exit(EXIT_ENGINE_DIED)
 
     async def _describe(self) -> None:
@@ -245,7 +246,7 @@ class RunnerProcess(EngineListener):
     def died(self, error: BaseException) -> None:
         """End the process at once, whatever else goes on in it: the engine's state is unknown."""
         log.critical("engine.died", kind=type(error).__name__, text=str(error), exc_info=error)
-        sys.stderr.flush()
+        drain_logs()
         os._exit(EXIT_ENGINE_DIED)
 
     def stepped(self, report: StepReport) -> None:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from gateway.settings import GatewaySettings
+from tests.full_pipe import full_pipe
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -98,6 +99,28 @@ def test_it_serves_stops_on_a_signal_and_leaves_no_worker_behind() -> None:
     assert process.returncode == 0
     ended = [Path(f"/proc/{worker}") for worker in workers]
     wait_until(lambda: not any(path.exists() for path in ended), deadline_s=20, what="the workers are gone")
+
+
+def test_it_answers_on_while_its_log_goes_into_a_full_pipe_and_ends_in_order() -> None:
+    port = free_port()
+    with (
+        full_pipe() as pipe,
+        subprocess.Popen(
+            [sys.executable, "-m", "gateway"], env=command_environment(PUNA_HOST=f"127.0.0.1:{port}"), stderr=pipe
+        ) as process,
+    ):
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            wait_until(lambda: answers(client), deadline_s=DEADLINE_S, what="the gateway answers")
+            assert {client.post("/api/chat", json={}).status_code for _ in range(20)} == {400}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+
+
+def answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/healthz").status_code == 200
+    except httpx.ConnectError:
+        return False
 
 
 def children_of(parent: int) -> list[int]:
