@@ -94,11 +94,11 @@ class Cluster:
         wait_until(lambda: not self.members(), deadline_s=20, what="no process left after Ctrl-C")
 
 
-def start_cluster(home: Path, *, arguments: Sequence[str] = (), **environment: str) -> Cluster:
-    """Start `puna up` on free ports, with more arguments, and wait until it is ready."""
+def start_cluster(home: Path, *, arguments: Sequence[str] = (), output: str = "", **environment: str) -> Cluster:
+    """Start `puna up` on free ports, with more arguments, and wait until it is ready. `output`: path of its output."""
     port, grpc_port = free_port(), free_port()
     command = [sys.executable, "-m", "cli.main", "up", "--port", str(port), "--grpc-port", str(grpc_port)]
-    log = (home.parent / f"{home.name}.up.log").open("w")
+    log = Path(output or home.parent / f"{home.name}.up.log").open("w")
     process = subprocess.Popen(
         [*command, *arguments, "--home", str(home)],
         stdout=log,

@@ -44,6 +44,7 @@ def up(
     from cli.cluster.plan import FreePort, UpRequest
     from cli.cluster.up import bring_up
     from cli.settings import CliSettings
+    from common.telemetry.logs import LineWriter
 
     settings = CliSettings.load()
     try:
@@ -68,7 +69,13 @@ def up(
         trust=settings.trust.expanduser().resolve() if settings.trust else None,
         node_id=os.environ.get("PUNA_NODE_ID", ""),
     )
-    bring_up(request, say=_say, warn=_warn)
+    # A terminal or pipe that takes no output must not stop the supervision of the services.
+    said, warned = LineWriter(sys.stdout.fileno()), LineWriter(sys.stderr.fileno())
+    try:
+        bring_up(request, say=lambda text: said.write(f"{text}\n"), warn=lambda text: warned.write(f"puna: {text}\n"))
+    finally:
+        said.drain()
+        warned.drain()
 
 
 @app.command()
@@ -80,15 +87,9 @@ def down(home: Home = None) -> None:
     take_down(home or CliSettings.load().home, say=_say)
 
 
-# A closed terminal takes no output; the cluster must stop in order all the same.
 def _say(text: str) -> None:
-    with suppress(OSError):
+    with suppress(OSError):  # a closed terminal takes no output; the cluster must stop in order all the same
         print(text, flush=True)
-
-
-def _warn(text: str) -> None:
-    with suppress(OSError):
-        print(f"puna: {text}", file=sys.stderr, flush=True)
 
 
 @app.command()

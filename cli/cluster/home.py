@@ -4,6 +4,7 @@ Sockets are dialled under a path of their own. The file says what runs here and 
 start.
 """
 
+import asyncio
 import fcntl
 import json
 import os
@@ -11,7 +12,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ SOCKET_NAME_BYTES_MAX = 60
 # In other paths gRPC and Redis would read some characters of a socket's URL as an escape or a query.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+-]+")
 _ALIAS_NAME = "home"
+_WRITE_AGAIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +232,37 @@ def write_record(home: Path, record: ClusterRecord) -> None:
     temporary = path.with_suffix(".json.new")
     temporary.write_text(json.dumps(asdict(record), indent=1))
     temporary.replace(path)
+
+
+class StateFile:
+    """run/puna.json, as new as the disk allows: one that is full keeps no service from being started again."""
+
+    def __init__(self, home: Path, current: Callable[[], ClusterRecord], warn: Callable[[str], None]) -> None:
+        """Nothing is written yet; `warn` gets a line when writing begins to fail, and one when it works again."""
+        self._home = home
+        self._current = current
+        self._warn = warn
+        self._is_behind = False
+
+    def write(self) -> None:
+        """Write the state of now, or leave that to `keep_written`."""
+        was_behind = self._is_behind
+        try:
+            write_record(self._home, self._current())
+            self._is_behind = False
+        except OSError as error:
+            self._is_behind = True
+            if not was_behind:
+                self._warn(f"{self._home / 'run' / _NAME} is out of date and is written later: {error.strerror}")
+        if was_behind and not self._is_behind:
+            self._warn(f"{self._home / 'run' / _NAME} is up to date again")
+
+    async def keep_written(self) -> None:
+        """Repeat what failed; runs for ever."""
+        while True:
+            await asyncio.sleep(_WRITE_AGAIN_S)
+            if self._is_behind:
+                self.write()
 
 
 def read_record(home: Path) -> ClusterRecord | None:

@@ -1,8 +1,10 @@
 """One log file per service; each start of the cluster begins a new one and keeps a few old ones."""
 
 import asyncio
+import errno
+import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 KEPT_RUNS = 3
@@ -35,24 +37,33 @@ def last_line(path: Path) -> str | None:
 def shorten_log(path: Path, *, bytes_max: int = LOG_BYTES_MAX) -> None:
     """Begin anew once the file is too long. The writer keeps its descriptor, which appends to whatever is there.
 
-    What it writes between the copy and the cut is lost.
+    What it writes between the copy and the cut is lost. A disk without room for the copy gets room: no copy is kept.
     """
     if path.exists() and path.stat().st_size > bytes_max:
         copy = path.with_name(f"{path.name}.copy")
-        shutil.copyfile(path, copy)
+        try:
+            shutil.copyfile(path, copy)
+        except OSError as error:
+            copy.unlink(missing_ok=True)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                os.truncate(path, 0)
+            raise
         with path.open("r+b") as file:
             file.truncate()
         _shift(path)
         copy.replace(path.with_name(f"{path.name}.1"))
 
 
-async def keep_logs_short(paths: Iterable[Path]) -> None:
+async def keep_logs_short(paths: Iterable[Path], warn: Callable[[str], None]) -> None:
     """Watch the lengths for as long as the cluster runs."""
     logs = tuple(paths)
     while True:
         await asyncio.sleep(_LOOK_INTERVAL_S)
         for path in logs:
-            await asyncio.to_thread(shorten_log, path)
+            try:
+                await asyncio.to_thread(shorten_log, path)
+            except OSError as error:
+                warn(f"cannot keep the old part of {path}: {error.strerror}")
 
 
 def _shift(path: Path) -> None:

@@ -131,11 +131,22 @@ class ServiceProcess:
                 f" (log: {self.spec.log})"
             )
             self._enter(ServiceState.RESTARTING)
+            if not await self._start_again():
+                return
+            self._enter(ServiceState.RUNNING)
+
+    async def _start_again(self) -> bool:
+        """Wait, and launch the process; where the system refuses that, wait longer. False: a stop was requested."""
+        while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), self.restarts.delay_s)
-                return
-            self._launch()
-            self._enter(ServiceState.RUNNING)
+                return False
+            try:
+                self._launch()
+                return True
+            except OSError as error:
+                self.restarts = after_death(self.restarts, uptime_s=0.0)
+                self._say(f"{self.spec.name} cannot be started: {error}; next try in {self.restarts.delay_s:g} s")
 
     def _launch(self) -> None:
         self.environment = self.spec.environment()
@@ -191,10 +202,10 @@ class Supervisor:
     """Sole owner of the services. `say` gets lines for people, `changed` is called after each change of a service."""
 
     def __init__(
-        self, specs: Iterable[ServiceSpec], *, say: Callable[[str], None], changed: Callable[["Supervisor"], None]
+        self, specs: Iterable[ServiceSpec], *, say: Callable[[str], None], changed: Callable[[], None]
     ) -> None:
         """Nothing is started yet."""
-        self.services = {spec.name: ServiceProcess(spec, say=say, changed=lambda: changed(self)) for spec in specs}
+        self.services = {spec.name: ServiceProcess(spec, say=say, changed=changed) for spec in specs}
         self._waves = plan_start_waves({name: service.spec.needs for name, service in self.services.items()})
 
     async def start(self) -> None:

@@ -15,6 +15,7 @@ from cli.cluster.home import (
     Home,
     HomeInUse,
     ServiceRecord,
+    StateFile,
     home_lock,
     is_locked,
     prepare_home,
@@ -24,7 +25,6 @@ from cli.cluster.home import (
     remove_short_path,
     sockets,
     with_short_path,
-    write_record,
 )
 from cli.cluster.joining import check_own_address, renew_certificates, wait_for_discovery
 from cli.cluster.log_files import keep_logs_short, rotate_log
@@ -106,19 +106,21 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
     for spec in specs:
         rotate_log(spec.log)
     record = _new_record(home, addresses)
-    write_record(home.real, record)
-    supervisor = Supervisor(specs, say=warn, changed=lambda now: write_record(home.real, _with_services(record, now)))
+    state = StateFile(home.real, lambda: _with_services(record, supervisor), warn)
+    supervisor = Supervisor(specs, say=warn, changed=state.write)
+    state.write()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGCHLD, lambda: reap_orphans(supervisor.pids()))
     chores = [
-        asyncio.create_task(keep_logs_short([spec.log for spec in specs])),
+        asyncio.create_task(keep_logs_short([spec.log for spec in specs], warn)),
+        asyncio.create_task(state.keep_written()),
         asyncio.create_task(renew_certificates(request.trust, warn)),
     ]
     try:
         say(f"Starting Puna in {home.real} (logs in {home.logs})")
         if await _finished_before(stop, supervisor.start()):
             record = replace(record, ready=True)
-            write_record(home.real, _with_services(record, supervisor))
+            state.write()
             listed = has_demo and await _is_listed(addresses, stop)
             if not stop.is_set():
                 say(joined_banner(addresses) if request.joined else ready_banner(models, addresses, demo=listed))

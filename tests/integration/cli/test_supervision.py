@@ -27,8 +27,8 @@ class Watched:
         self.supervisor = Supervisor(specs, say=self.lines.append, changed=self._changed)  # type: ignore[arg-type]
         self._last: dict[str, ServiceState] = {}
 
-    def _changed(self, supervisor: Supervisor) -> None:
-        for name, service in supervisor.services.items():
+    def _changed(self) -> None:
+        for name, service in self.supervisor.services.items():
             if self._last.get(name, ServiceState.WAITING) is not service.state:
                 self.changes.append((name, service.state))
                 self._last[name] = service.state

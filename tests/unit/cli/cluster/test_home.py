@@ -15,6 +15,7 @@ from cli.cluster.home import (
 )
 from cli.cluster.log_files import KEPT_RUNS, last_line, rotate_log, shorten_log
 from common.errors import StartupError
+from tests.full_disk import small_disk
 
 
 def test_the_sockets_of_a_home_belong_to_its_user_alone(tmp_path: Path) -> None:
@@ -104,6 +105,16 @@ def test_a_log_that_grows_too_long_begins_anew_under_the_writers_hand(tmp_path: 
 
     assert path.read_text() == "new\n"
     assert path.with_name("a.log.1").read_text() == "long enough\n"
+
+
+def test_a_log_that_is_too_long_for_a_full_disk_gives_its_room_back(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", megabytes=1) as disk:
+        path = disk.path / "a.log"
+        path.write_bytes(b"x" * 100_000)
+        disk.fill()
+        with pytest.raises(OSError, match="No space"):
+            shorten_log(path, bytes_max=5)
+        assert [(entry.name, entry.stat().st_size) for entry in disk.path.glob("a.log*")] == [("a.log", 0)]
 
 
 def test_the_last_words_of_a_log_are_its_last_line_with_something_in_it(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
+import asyncio
 from pathlib import Path
 
-from cli.cluster.home import ClusterRecord, ServiceRecord, read_record, remove_record, write_record
+from cli.cluster.home import ClusterRecord, ServiceRecord, StateFile, read_record, remove_record, write_record
+from tests.full_disk import small_disk
+from tests.waiting import wait_until
 
 RECORD = ClusterRecord(
     pid=1,
@@ -40,3 +43,25 @@ def test_removing_what_is_not_there_is_fine(tmp_path: Path) -> None:
     remove_record(tmp_path)
 
     assert read_record(tmp_path) is None
+
+
+async def test_a_state_that_a_full_disk_cannot_take_is_written_once_there_is_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", megabytes=1) as disk:
+        (disk.path / "run").mkdir()
+        said: list[str] = []
+        file = StateFile(disk.path, lambda: RECORD, said.append)
+        disk.fill()
+        file.write()
+        file.write()
+        assert read_record(disk.path) is None
+        disk.free()
+        keeping = asyncio.create_task(file.keep_written())
+        await asyncio.to_thread(
+            wait_until, lambda: read_record(disk.path) is not None, deadline_s=30, what="the file is written"
+        )
+        keeping.cancel()
+    path = disk.path / "run" / "puna.json"
+    assert said == [
+        f"{path} is out of date and is written later: No space left on device",
+        f"{path} is up to date again",
+    ]
