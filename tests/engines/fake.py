@@ -1,5 +1,6 @@
-"""An engine that computes nothing: for tests of scale, time and faults. It needs no llama.cpp and no model file."""
+"""An engine that computes nothing: for tests of scale, time and faults. It needs no model file."""
 
+import ctypes
 import os
 import signal
 import threading
@@ -15,6 +16,8 @@ from common.telemetry.logs import get_logger
 from runner.core.layout.layout import resolve_layout
 from runner.core.layout.memory_report import ClassBytes, MemoryUse
 from runner.core.model.model_files import ModelFiles
+from runner.engine.bindings.ggml import bind
+from runner.engine.bindings.library import start_engine
 from runner.engine.contract.choice import EngineName
 from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, weights_progress
 from tests.engines.engine import Opened, PlainEngine
@@ -26,6 +29,7 @@ from tests.engines.plain_sequence import PlainSequence
 log = get_logger()
 
 LOAD_STEPS = 50
+_LEVEL_ERROR = 4  # ggml_log_level
 _LOAD_ERRORS: dict[str, type[PunaError]] = {kind.reason: kind for kind in (BadModelFile, InsufficientMemory)}
 
 
@@ -124,9 +128,11 @@ class FakeBackend:
     def _break(self, step: Sequence[Inputs]) -> None:
         """Play the fault whose time has come."""
         options = self._options
-        poison = options.abort_on_seed
-        if poison is not None and any(inputs.sequence.request.sampling.seed == poison for inputs in step):
-            die(None)
+        seeds = {inputs.sequence.request.sampling.seed for inputs in step}
+        if options.abort_on_seed in seeds - {None}:
+            die_in_engine(options.last_words)
+        if options.stall_on_seed in seeds - {None}:
+            threading.Event().wait()
         if options.die_after_tokens is not None and self._generated >= options.die_after_tokens:
             die(options.exit_status)
         if options.stall_after_tokens is not None and self._generated >= options.stall_after_tokens:
@@ -139,6 +145,17 @@ def die(exit_status: int | None) -> None:
     if exit_status is None:
         os.abort()
     os._exit(exit_status)
+
+
+def die_in_engine(last_words: Sequence[str]) -> None:
+    """Abort; with last words through ggml's own log and abort, as its CUDA backend does after a failed call."""
+    if last_words:
+        start_engine()
+        write = bind("ggml_log_internal", None, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
+        for line in last_words:
+            write(_LEVEL_ERROR, b"%s\n", line.encode())
+        bind("ggml_abort", None, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p)(b"ggml-cuda.cu", 103, b"CUDA error")
+    die(None)
 
 
 def open_engine(files: ModelFiles, layout: Layout, options: str) -> FakeEngine:

@@ -32,6 +32,8 @@ class FakeOptions:
     die_after_tokens: int | None = None
     exit_status: int | None = None  # of that death; None: abort
     abort_on_seed: int | None = None  # abort when a request with this sampling seed is evaluated
+    last_words: tuple[str, ...] = ()  # error lines of the engine's library before an abort, which is then its own
+    stall_on_seed: int | None = None  # block the engine thread when a request with this sampling seed is evaluated
     ignore_sigterm: bool = False
 
 

@@ -6,6 +6,9 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from runner.core.host.leases import rpc_server_of
+
+MIB = 1024 * 1024
 LINES_KEPT = 5
 MESSAGE_LENGTH_MAX = 1000
 # Said by llama.cpp, ggml and the C library when memory runs out.
@@ -25,9 +28,13 @@ _DEVICE_ERROR = (
     "no kernel image",
     "command buffer execution failed",
 )
-_NAMED_DEVICE = re.compile(r"current device: (\d+)")
+_NAMED_DEVICE = re.compile(r"(?:current device: |mib on device )(\d+)")
+_REFUSED_SIZE = re.compile(r"allocating (\d+(?:\.\d+)?) mib")
 _ERROR_LEVELS = ("error", "critical")
-_TELLING = ("error", "abort", "assert", "terminate", "exception", "failed", "fatal", *_OUT_OF_MEMORY)
+_TELLING = (
+    *("error", "abort", "assert", "terminate", "exception", "failed", "fatal"),
+    *(*_OUT_OF_MEMORY, *_BAD_FILE, *_DEVICE_ERROR),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +48,9 @@ class ExitCause:
 def explain_exit(exit_code: int | None, log_tail: str, *, was_ready: bool) -> ExitCause:
     """Classify the end of a process. `exit_code` is negative for a signal, None where it could not be read."""
     how = _how(exit_code)
-    lowered = log_tail.lower()
+    errors, others = _error_lines(log_tail)
+    detail = " | ".join((errors or others)[-LINES_KEPT:])  # else whatever was not an event of ours
+    lowered = detail.lower()
     if any(sign in lowered for sign in _OUT_OF_MEMORY):
         reason = "device_memory_exhausted"
     elif any(sign in lowered for sign in _DEVICE_ERROR):
@@ -50,8 +59,6 @@ def explain_exit(exit_code: int | None, log_tail: str, *, was_ready: bool) -> Ex
         reason = "bad_model_file"
     else:
         reason = "runner_lost"
-    errors, others = _error_lines(log_tail)
-    detail = " | ".join((errors or others)[-LINES_KEPT:])  # else whatever was not an event of ours
     phase = "" if was_ready else " while loading"
     message = f"the runner {how}{phase}" + (f": {detail}" if detail else "")
     return ExitCause(reason=reason, message=message[:MESSAGE_LENGTH_MAX])
@@ -91,11 +98,21 @@ def _event(line: str) -> Mapping[str, object] | None:
 
 
 def blamed_devices(message: str, device_ids: Sequence[str]) -> list[str]:
-    """Return the devices of a layout that a device error may mean: the one that CUDA names by its number, else all."""
+    """Return the devices of a layout that an error of the engine may mean: the one that it names, else all.
+
+    CUDA and HIP number the cards that the process sees, which are those of its layout in their order.
+    """
+    cards = [device_id for device_id in device_ids if rpc_server_of(device_id) is None]
     named = _NAMED_DEVICE.search(message.lower())
-    if named is not None and int(named[1]) < len(device_ids):
-        return [device_ids[int(named[1])]]
-    return list(device_ids)
+    if named is not None and int(named[1]) < len(cards):
+        return [cards[int(named[1])]]
+    return cards or list(device_ids)
+
+
+def refused_bytes(message: str) -> int:
+    """Return the size of the allocation that an error of the engine is about; 0: it does not say."""
+    found = _REFUSED_SIZE.search(message.lower())
+    return round(float(found[1]) * MIB) if found is not None else 0
 
 
 def _how(exit_code: int | None) -> str:

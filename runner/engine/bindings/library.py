@@ -7,11 +7,13 @@ Both use the symbols of the library that llama_cpp loaded: a second copy would h
 
 import ctypes
 import os
+import time
 from collections import deque
 from typing import Any
 
 import llama_cpp.llama_cpp as llama
 
+from common.clock import NS_PER_S
 from runner.core.layout.load_log import NOTED
 from runner.engine.bindings.ggml import Function, bind, library
 
@@ -73,6 +75,9 @@ chain_create = _bind_short("llama_sampler_chain_init", _pointer, llama.llama_sam
 # ggml_log_level; the table in llama_cpp's own logger is off by one.
 _LEVEL_ERROR, _LEVEL_CONTINUE = 4, 5
 _LINES_MAX = 50
+# A backend logs why a call failed in a few lines and aborts right after them.
+_LAST_WORDS_MAX = 5
+_LAST_WORDS_NS = NS_PER_S
 _NOTES_MAX = 1024  # one for each layer, and few others
 _NOTED = tuple(word.encode() for word in NOTED)
 
@@ -84,6 +89,8 @@ class EngineLog:
         self.errors: deque[str] = deque(maxlen=_LINES_MAX)
         self.notes: deque[str] = deque(maxlen=_NOTES_MAX)  # facts about a load from the log alone
         self._level = 0
+        self._error_at_ns = 0  # the newest
+        self._errors_together = 0  # lines since a pause of _LAST_WORDS_NS
         # Held by this object for as long as C may call it.
         self._callback = llama.llama_log_callback(self._receive)
 
@@ -99,6 +106,12 @@ class EngineLog:
         """Forget what was kept, before an operation whose failure must be explained."""
         self.errors.clear()
 
+    def last_words(self) -> list[str]:
+        """Return the errors of this moment, which alone say why the engine aborts; older ones it has survived."""
+        if time.monotonic_ns() - self._error_at_ns > _LAST_WORDS_NS:
+            return []
+        return [*self.errors][-min(self._errors_together, _LAST_WORDS_MAX) :]
+
     def _receive(self, level: int, text: bytes, _: Any) -> None:
         try:
             if level != _LEVEL_CONTINUE:
@@ -106,6 +119,10 @@ class EngineLog:
             if any(word in text for word in _NOTED):
                 self.notes.append(text.decode(errors="replace").strip())
             if self._level == _LEVEL_ERROR:
+                now_ns = time.monotonic_ns()
+                together = now_ns - self._error_at_ns <= _LAST_WORDS_NS
+                self._errors_together = self._errors_together + 1 if together else 1
+                self._error_at_ns = now_ns
                 self.errors.append(text.decode(errors="replace").strip())
         except BaseException:  # noqa: BLE001, S110  # an exception must not cross into C
             pass
@@ -127,5 +144,6 @@ def start_engine() -> None:
 
 
 def _report_abort(message: bytes) -> None:
-    """Write the text of an assertion inside ggml to the log file; the process dies right after."""
-    os.write(2, b'{"event": "engine.aborted", "text": "' + message.replace(b'"', b"'").strip() + b'"}\n')
+    """Write the engine's last errors and the text of its abort as one line to the log; the process dies right after."""
+    line = " | ".join([*engine_log.last_words(), message.decode(errors="replace").strip()])
+    os.write(2, f"engine error: {' '.join(line.split())}\n".encode())

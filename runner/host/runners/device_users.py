@@ -9,12 +9,7 @@ from runner.host import converters
 from runner.host.lending.lease import Leases
 from runner.host.processes.stopping import unreaped_text
 from runner.host.runners.runner import HostRunner
-from runner.host.runners.runner_spec import RunnerSpec
-
-
-def own_devices(spec: RunnerSpec) -> list[str]:
-    """Return the devices of this node that a runner is planned on."""
-    return [device.device_id for device in spec.record.layout.devices if not device.node_id]
+from runner.host.runners.runner_spec import own_devices
 
 
 @dataclass(frozen=True, slots=True)

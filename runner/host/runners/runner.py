@@ -13,11 +13,11 @@ import orjson
 
 from common.changes import Changes
 from common.clock import MS_PER_S, Clock
-from common.errors import DiskFull, InternalError, PunaError, RunnerLost, ShuttingDown
+from common.errors import DeviceMemoryExhausted, DiskFull, InternalError, PunaError, RunnerLost, ShuttingDown
 from common.network import UNIX_PREFIX
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2
-from runner.core.host.exits import explain_exit
+from runner.core.host.exits import blamed_devices, explain_exit, refused_bytes
 from runner.core.host.tunnel import Purpose
 from runner.host import metrics
 from runner.host.home import HostHome
@@ -28,7 +28,7 @@ from runner.host.processes.stopping import REAP_TIMEOUT_S, DrainDeadline, kill_p
 from runner.host.runners.load_progress import FetchProgress, Preparation, PrepareFiles, show_last_error
 from runner.host.runners.runner_link import HUNG_AFTER_S, Silence, is_placement, watch_pings, watch_status
 from runner.host.runners.runner_notes import RunnerNote, write_note
-from runner.host.runners.runner_spec import RunnerSpec, advertised
+from runner.host.runners.runner_spec import RunnerSpec, advertised, own_devices
 
 log = get_logger()
 
@@ -266,7 +266,20 @@ class HostRunner:
             self._fail(said.reason, said.message, process.exit_code)
         else:
             cause = explain_exit(process.exit_code, read_log_tail(self._log_path), was_ready=self._was_ready)
+            if cause.reason == DeviceMemoryExhausted.reason:
+                self._record.status.error.attempted.CopyFrom(self._attempted(cause.message))
             self._fail(cause.reason, cause.message, process.exit_code)
+
+    def _attempted(self, message: str) -> cluster_pb2.MemoryReport:
+        """Return what was planned and what was refused on the devices that an error of the engine is about."""
+        planned = self.spec.planned
+        report = cluster_pb2.MemoryReport(origin=cluster_pb2.MEMORY_ORIGIN_ATTEMPTED, host=planned.host)
+        blamed = blamed_devices(message, own_devices(self.spec))
+        for device in planned.devices:
+            if device.device_id in blamed and not device.node_id:
+                report.devices.add().CopyFrom(device)
+                report.devices[-1].graph_bytes += refused_bytes(message)
+        return report
 
     async def _watch_lenders(self, borrowed: Borrowed, process: ProcessHandle) -> None:
         """Without one of its devices a runner can never answer again; it would only notice at its next request."""

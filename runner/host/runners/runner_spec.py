@@ -58,6 +58,11 @@ class RunnerSpec:
         ]
 
 
+def own_devices(spec: RunnerSpec) -> list[str]:
+    """Return the devices of this node that a runner is planned on."""
+    return [device.device_id for device in spec.record.layout.devices if not device.node_id]
+
+
 def to_argument(message: Message) -> str:
     """Convert a layout or a report to JSON for a command line."""
     return json_format.MessageToJson(message, preserving_proto_field_name=True, indent=None)

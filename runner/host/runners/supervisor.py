@@ -36,11 +36,11 @@ from runner.host.lending.lending import Lender
 from runner.host.models.model_files import NodeModels, OnProgress
 from runner.host.processes.process import ProcessHandle, find_runners_of
 from runner.host.registry.origin import Origins
-from runner.host.runners.device_users import DeviceUsers, own_devices
+from runner.host.runners.device_users import DeviceUsers
 from runner.host.runners.load_progress import FETCHING, VERIFYING, Preparation, PrepareFiles
 from runner.host.runners.runner import HostRunner
 from runner.host.runners.runner_notes import read_notes
-from runner.host.runners.runner_spec import RunnerSpec
+from runner.host.runners.runner_spec import RunnerSpec, own_devices
 
 log = get_logger()
 

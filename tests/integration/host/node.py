@@ -16,6 +16,7 @@ import orjson
 from discovery.client import watch_inventory
 from protos import cluster_pb2, discovery_pb2, host_pb2
 from runner.host.client import HostClient
+from tests.integration.host.fake_host import SCENARIO
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -159,7 +160,8 @@ def runners_of(inventory: Inventory) -> list[cluster_pb2.RunnerRecord]:
 
 async def start_host(environment: dict[str, str]) -> Service:
     """A host process; not yet ready."""
-    return await Service.start("runner", "host", environment=environment)
+    module = "tests.integration.host.fake_host" if SCENARIO in environment else "runner"
+    return await Service.start(module, "host", environment=environment)
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import pytest
 
 from common.errors import ERROR_TABLE
 from protos import cluster_pb2
-from runner.core.host.exits import MESSAGE_LENGTH_MAX, blamed_devices, explain_exit, last_error_line
+from runner.core.host.exits import MESSAGE_LENGTH_MAX, blamed_devices, explain_exit, last_error_line, refused_bytes
 from runner.host.processes.process import LOG_TAIL_BYTES, read_log_tail
 from runner.host.runners.load_progress import show_last_error
 
@@ -99,7 +99,20 @@ def test_an_error_of_a_device_blames_the_one_that_it_names_else_all_of_the_layou
     said = "CUDA error: unspecified launch failure |   current device: 1, in function ggml_backend_cuda_synchronize"
     assert blamed_devices(said, ["GPU-a", "GPU-b"]) == ["GPU-b"]
     assert blamed_devices(said, ["GPU-a"]) == ["GPU-a"]
+    assert blamed_devices(said, ["RPC:127.0.0.1:5001/0", "GPU-a", "GPU-b"]) == ["GPU-b"]  # CUDA counts its own cards
     assert blamed_devices("ErrorDeviceLost", ["GPU-a", "GPU-b"]) == ["GPU-a", "GPU-b"]
+
+
+def test_the_size_of_a_refused_allocation_is_read_with_its_device() -> None:
+    said = "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 99.50 MiB on device 1: cudaMalloc failed"
+    assert refused_bytes(said) == 199 * 1024 * 1024 // 2
+    assert blamed_devices(said, ["GPU-a", "GPU-b"]) == ["GPU-b"]
+    assert refused_bytes("CUDA error: out of memory") == 0
+
+
+def test_only_the_last_errors_decide_the_reason() -> None:
+    survived = "failed to allocate a pipeline's buffers\n" + "error: something else\n" * 5
+    assert explain_exit(-6, survived + "CUDA error: an illegal memory access", was_ready=True).reason == "device_lost"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,106 @@
+"""Runners whose engine aborts or blocks: real processes with a fake engine on the cards of a fake build and driver."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import PunaError
+from protos import cluster_pb2, host_pb2
+from runner.client import RunnerClient
+from tests.fake_nvml import FakeNvml
+from tests.integration.host.fake_build import CPU, OK, card, gpu
+from tests.integration.host.fake_host import SCENARIO
+from tests.integration.host.node import SMALL, Inventory, Node, runners_of, running_node
+from tests.integration.runner.processes import collect, greedy
+
+ERROR = cluster_pb2.RUNNER_STATE_ERROR
+BAD_SEED = 666
+Planned = cluster_pb2.MemoryReport
+
+pytestmark = pytest.mark.behaviour("B-130")
+
+
+@asynccontextmanager
+async def cards_of(directory: Path, models: Path, count: int, **engine: Any) -> AsyncIterator[Node]:
+    """A node with so many cards that pass every test, and runners whose engine has these options."""
+    library = FakeNvml(directory)
+    library.tell(*(card(number) for number in range(1, count + 1)))
+    scenario = directory / "scenario.json"
+    devices = [CPU, *(gpu(number) for number in range(1, count + 1))]
+    scenario.write_text(json.dumps({"backends": ["CUDA", "CPU"], "devices": devices}))
+    environment = {SCENARIO: str(scenario), "PUNA_ENGINE": "fake", "PUNA_ENGINE_OPTIONS": json.dumps(engine)}
+    async with running_node(directory, models, **library.environment, **environment) as node:
+        await node.inventory(lambda inventory: states(inventory) == {f"GPU-{n}": OK for n in range(1, count + 1)})
+        yield node
+
+
+def states(inventory: Inventory) -> dict[str, int]:
+    return {one.id: one.state for node in inventory.nodes for one in node.devices if one.id.startswith("GPU-")}
+
+
+async def start_on(node: Node, *device_ids: str) -> tuple[host_pb2.StartRequest, cluster_pb2.RunnerRecord]:
+    layout = cluster_pb2.Layout()
+    layout.CopyFrom(SMALL)
+    planned = Planned(devices=[cluster_pb2.DeviceMemory(device_id=one, cache_bytes=1 << 20) for one in device_ids])
+    for device_id in device_ids:
+        layout.devices.add(device_id=device_id, layer_count=1)
+    request = await node.start_request(layout=layout, planned=planned)
+    return request, await node.run(request)
+
+
+async def ask_badly(record: cluster_pb2.RunnerRecord) -> None:
+    """Send the request that breaks the engine; return once the runner is gone."""
+    request = greedy("Hello")
+    request.sampling.seed = BAD_SEED
+    async with RunnerClient(record.address) as client:
+        with pytest.raises(PunaError):
+            await collect(client, request)
+
+
+async def error_of(node: Node, record: cluster_pb2.RunnerRecord) -> cluster_pb2.RunnerError:
+    def ended(inventory: Inventory) -> cluster_pb2.RunnerRecord | None:
+        found = (one for one in runners_of(inventory) if one.placement.placement_id == record.placement.placement_id)
+        return next((one for one in found if one.status.state == ERROR), None)
+
+    found = ended(await node.inventory(lambda inventory: ended(inventory) is not None))
+    assert found is not None
+    return found.status.error
+
+
+OUT_OF_MEMORY = (
+    "CUDA error: out of memory",
+    "  current device: 1, in function alloc at ggml-cuda.cu:611",
+    "  cuMemCreate(&handle, reserve_size, &prop, 0)",
+)
+
+
+async def test_an_engine_that_aborts_for_memory_names_the_device_and_no_device_is_blamed(
+    tmp_path: Path, models_directory: Path
+) -> None:
+    async with cards_of(tmp_path, models_directory, 2, abort_on_seed=BAD_SEED, last_words=OUT_OF_MEMORY) as node:
+        _, record = await start_on(node, "GPU-1", "GPU-2")
+        await ask_badly(record)
+        error = await error_of(node, record)
+        assert error.reason == "device_memory_exhausted"
+        assert "CUDA error: out of memory | current device: 1, in function alloc" in error.message
+        assert error.attempted.origin == cluster_pb2.MEMORY_ORIGIN_ATTEMPTED
+        assert [(one.device_id, one.cache_bytes) for one in error.attempted.devices] == [("GPU-2", 1 << 20)]
+        assert "device.state" not in {event["event"] for event in node.host.events if event.get("state") != "ok"}
+
+
+async def test_an_error_of_a_device_has_that_device_tested_and_no_other(tmp_path: Path, models_directory: Path) -> None:
+    broken = ("CUDA error: an illegal memory access was encountered", *OUT_OF_MEMORY[1:])
+    async with cards_of(tmp_path, models_directory, 2, abort_on_seed=BAD_SEED, last_words=broken) as node:
+        _, record = await start_on(node, "GPU-1", "GPU-2")
+        await ask_badly(record)
+        assert (await error_of(node, record)).reason == "device_lost"
+        await node.inventory(lambda inventory: states(inventory)["GPU-2"] == OK)
+        told = [event for event in node.host.events if event["event"] == "device.state"]
+        since_error = [
+            (event["device"], event["state"]) for event in told if "an error of the device" in event["reason"]
+        ]
+        assert since_error == [("GPU-2", "unchecked")]
