@@ -32,6 +32,7 @@ from runner import metrics
 from runner.core.sequence.decode_windows import DecodeWindows
 from runner.core.sequence.endings import REPEATED_TOKENS_MAX
 from runner.core.sequence.slots import SlotPolicy
+from runner.core.threads.step_times import LOOK_INTERVAL_S, StepAge
 from runner.engine.batched.loop import BatchedOptions
 from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, StepReport
 from runner.engine.devices.devices import engine_build
@@ -194,7 +195,7 @@ class RunnerProcess(EngineListener):
         if self._load_ended.is_set() and self._board.error is None:
             await server.set_serving(True)
             await self._describe()
-            await stop.wait()
+            await _first(stop.wait(), self._watch_steps())
         status = 0
         if self._board.error is not None:
             await _first(stop.wait(), asyncio.sleep(ERROR_SHOWN_S), self._board.error_told.wait())
@@ -231,6 +232,18 @@ class RunnerProcess(EngineListener):
             log.warning("engine.stuck")
             drain_logs()
             os._exit(EXIT_ENGINE_DIED)
+
+    async def _watch_steps(self) -> None:
+        """Report a step that does not end: the host ends the process, which may not be able to end itself."""
+        age, clock = StepAge(), SystemClock()
+        looked_at_s = clock.now_s()
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            before_s, looked_at_s = looked_at_s, clock.now_s()
+            hung_s = age.look(self._engine.step, elapsed_s=looked_at_s - before_s)
+            if hung_s or self._board.hung_s:
+                self._board.hung_s = hung_s
+                self._board.changed()
 
     async def _describe(self) -> None:
         """Read the header for GetInfo; a model that could be loaded serves also without."""

@@ -39,6 +39,7 @@ class StatusBoard:
         self._keep_alive_wishes = 0
         self.memory: cluster_pb2.MemoryReport | None = None
         self.decode_window: cluster_pb2.DecodeWindow | None = None
+        self.hung_s = 0.0  # age of an engine step that should have ended
         self._evaluated_tokens = 0
         self._evaluated_ns = 0
 
@@ -130,6 +131,7 @@ class StatusBoard:
             decode_window=self.decode_window,
             threads=self.threads.now,
             threads_max=self.threads.most,
+            hung_ms=round(self.hung_s * MS_PER_S),
         )
 
     async def watch(self) -> AsyncIterator[cluster_pb2.RunnerStatus]:

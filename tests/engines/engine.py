@@ -9,6 +9,7 @@ from common.errors import PunaError, ShuttingDown
 from runner.core.sequence.endings import REPEATED_TOKENS_MAX
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest, check_request, prepare_prompt
+from runner.core.threads.step_times import EngineStep
 from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, TokenTable, refuse_image
 from runner.engine.threads.engine_thread import EngineThread
 from tests.engines.plain_loop import PlainBackend, PlainLoop
@@ -48,6 +49,11 @@ class PlainEngine(ABC):
         """Only once loaded."""
         assert self._opened is not None, "still loading"
         return self._opened.vocabulary
+
+    @property
+    def step(self) -> EngineStep:
+        """Current step of the engine thread."""
+        return EngineStep(0, 0.0) if self._loop is None else self._loop.step
 
     def start(self, listener: EngineListener) -> None:
         """Begin to load in the engine thread."""

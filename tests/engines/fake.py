@@ -16,8 +16,6 @@ from common.telemetry.logs import get_logger
 from runner.core.layout.layout import resolve_layout
 from runner.core.layout.memory_report import ClassBytes, MemoryUse
 from runner.core.model.model_files import ModelFiles
-from runner.engine.bindings.ggml import bind
-from runner.engine.bindings.library import start_engine
 from runner.engine.contract.choice import EngineName
 from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, weights_progress
 from tests.engines.engine import Opened, PlainEngine
@@ -150,6 +148,10 @@ def die(exit_status: int | None) -> None:
 def die_in_engine(last_words: Sequence[str]) -> None:
     """Abort; with last words through ggml's own log and abort, as its CUDA backend does after a failed call."""
     if last_words:
+        # Here, because all else works without llama.cpp.
+        from runner.engine.bindings.ggml import bind
+        from runner.engine.bindings.library import start_engine
+
         start_engine()
         write = bind("ggml_log_internal", None, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
         for line in last_words:

@@ -5,13 +5,11 @@ call only where that delays the first less than a call of its own would delay al
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 # A call that holds generating sequences takes so long with prompts, so that no stream stands still for longer; where a
 # call takes most of that by itself, twice its time.
 STREAMS_WAIT_S_MAX = 1.0
-_NEW_SHARE = 0.2  # of a running average
 
 
 class BatchRow(NamedTuple):
@@ -48,36 +46,6 @@ class CallCost(NamedTuple):
 
 
 UNKNOWN_COST = CallCost()
-
-
-@dataclass(slots=True)
-class CallTimes:
-    """Running averages of decode calls with prompts and without: two points of a line."""
-
-    _prompts: tuple[float, float] | None = None  # inputs, seconds
-    _tokens: tuple[float, float] | None = None
-
-    def add(self, inputs: int, seconds: float, *, has_prompt: bool) -> None:
-        """Take in one call."""
-        if has_prompt:
-            self._prompts = _averaged(self._prompts, inputs, seconds)
-        else:
-            self._tokens = _averaged(self._tokens, inputs, seconds)
-
-    def cost(self) -> CallCost:
-        """Return the line through both averages; without a call of single tokens, one through zero."""
-        many, many_s = self._prompts or (0.0, 0.0)
-        few, few_s = self._tokens or (0.0, 0.0)
-        if many <= few:
-            return UNKNOWN_COST
-        token_s = max(0.0, (many_s - few_s) / (many - few))
-        return CallCost(fixed_s=max(0.0, few_s - few * token_s), token_s=token_s)
-
-
-def _averaged(before: tuple[float, float] | None, inputs: int, seconds: float) -> tuple[float, float]:
-    if before is None:
-        return float(inputs), seconds
-    return before[0] + _NEW_SHARE * (inputs - before[0]), before[1] + _NEW_SHARE * (seconds - before[1])
 
 
 def plan_batch(wanted: Sequence[BatchRow], *, batch_tokens: int, cost: CallCost = UNKNOWN_COST) -> BatchPlan:

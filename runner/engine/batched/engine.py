@@ -13,6 +13,7 @@ from runner.core.sequence.decode_windows import StepReads, weights_read
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest, check_request, prepare_prompt
 from runner.core.threads.kernels import lone_steps_round_by_threads
+from runner.core.threads.step_times import StepTimes
 from runner.cores import computing_cores
 from runner.engine.batched.loop import BatchedOptions, Loop
 from runner.engine.batched.media_engine import Vision
@@ -107,7 +108,8 @@ class BatchedEngine(LlamaEngine[Loop]):
             threads=layout.threads,
             keeps_lone=lone_steps_round_by_threads(layout, cells=context.cells),
         )
-        rules = warm_up(context, model, layout)
+        times = StepTimes(on_devices=bool(layout.devices))
+        rules = warm_up(context, model, layout, times)
         compute.decide()  # the first answer is not to be the one that finds out
         media = self.vision.connect(launch, context, context_tokens=tokens, on_done=self._encoded, warnings=warnings)
         counted = generation_memory(launch, widest, model, context, self.vision.memory())
@@ -129,6 +131,7 @@ class BatchedEngine(LlamaEngine[Loop]):
             self._options,
             media,
             compute,
+            times,
             pool,
             # With a pipeline the calls are larger than the graphs, so that every device has work.
             batch_tokens=layout.batch_tokens * (layout.slots if layout.pipeline else 1),

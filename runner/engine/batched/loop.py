@@ -13,11 +13,12 @@ from common.clock import NS_PER_S
 from common.errors import PunaError, QueueFull
 from runner.core.grammar.token_grammar import NO_TOKEN
 from runner.core.layout.layout import COPIES_BYTES_MAX
-from runner.core.sequence.batching import BatchPlan, BatchRow, CallTimes, plan_batch
+from runner.core.sequence.batching import BatchPlan, BatchRow, plan_batch
 from runner.core.sequence.context_shift import plan_context_shift
 from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH, REPEATED_TOKENS_MAX
 from runner.core.sequence.inputs import groups_in
 from runner.core.sequence.slots import SlotPolicy
+from runner.core.threads.step_times import StepTimes
 from runner.engine.batched.media_rows import MediaRows
 from runner.engine.batched.sampling_pool import SamplingJob, SamplingPool
 from runner.engine.batched.sequence import Sequence
@@ -46,7 +47,7 @@ class BatchedOptions:
 class Loop(EngineLoop):
     """Owns context and slots."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the parts of an engine that it puts to work
         self,
         context: Context,
         slots: SlotTable,
@@ -54,12 +55,13 @@ class Loop(EngineLoop):
         options: BatchedOptions,
         media: MediaRows | None,
         threads: ComputeThreads,
+        times: StepTimes,
         pool: SamplingPool,
         *,
         batch_tokens: int,
     ) -> None:
         """`media`: None where the model sees no images. `batch_tokens`: most of one call."""
-        super().__init__(threads)
+        super().__init__(threads, times)
         self._context = context
         self._pool = pool
         self.media = media
@@ -73,7 +75,6 @@ class Loop(EngineLoop):
         self._running: dict[int, Sequence] = {}
         self._report = StepReport()
         self._reported = (0, 0)  # busy and waiting as last reported
-        self._call_times = CallTimes()
         self._sampling_ns = 0
         self._called_ns = 0  # when the last decode call began
         self._synced_ns = 0  # when the last call's results were there; 0: nothing ran since
@@ -205,7 +206,7 @@ class Loop(EngineLoop):
         if self._rows_turn:
             assert self.media is not None
             return plan_batch(rows, batch_tokens=self.media.rows_max)
-        return plan_batch(tokens, batch_tokens=self._batch_tokens, cost=self._call_times.cost())
+        return plan_batch(tokens, batch_tokens=self._batch_tokens, cost=self._times.cost())
 
     def _look_ahead(
         self, slot: Slot, sequence: Sequence, room: int, tokens: list[BatchRow], rows: list[BatchRow]
@@ -258,10 +259,9 @@ class Loop(EngineLoop):
         self._threads.look(synced_ns)
         report = self._report
         report.decode_calls += 1
-        seconds = (synced_ns - self._called_ns) / NS_PER_S
-        report.decode_s += seconds
-        if not self._rows_turn:
-            self._note_time(rows, seconds)
+        decode_s = (synced_ns - self._called_ns) / NS_PER_S
+        self._times.see(sum(row.tokens for row in rows), decode_s)
+        report.decode_s += decode_s
         report.batch_sequences = len(rows)
         report.lone_steps += self._slots.lone_step(rows, self._called_ns, synced_ns)
         if self._pool.threads and len(rows) > 1:
@@ -274,14 +274,11 @@ class Loop(EngineLoop):
         if not self._options.overlap:
             self._tell()
 
-    def _note_time(self, rows: tuple[BatchRow, ...], seconds: float) -> None:
-        has_prompt = not all(row.generating for row in rows)
-        self._call_times.add(sum(row.tokens for row in rows), seconds, has_prompt=has_prompt)
-
     def _decode(self, rows: tuple[BatchRow, ...], started_ns: int) -> tuple[tuple[BatchRow, ...], list[int]]:
         """Run the rows, fewer if cells run out; return those that ran and where their logits are (-1: none)."""
         while rows:
             outputs = self._fill(rows, started_ns)
+            self._expect_call(sum(row.tokens for row in rows))
             self._tell()
             self._called_ns = time.monotonic_ns()
             if self._synced_ns:

@@ -13,6 +13,7 @@ from runner.core.sequence.decode_windows import LoneStep, StepReads
 from runner.core.sequence.endings import Ending
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest
+from runner.core.threads.step_times import EngineStep
 
 
 class Progressed(NamedTuple):
@@ -163,6 +164,10 @@ class Engine(Protocol):
     @property
     def vocabulary(self) -> TokenTable:
         """Only once loaded."""
+
+    @property
+    def step(self) -> EngineStep:
+        """Current step of the engine thread."""
 
     def start(self, listener: EngineListener) -> None:
         """Begin to load in a thread of the engine's own."""

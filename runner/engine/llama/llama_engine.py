@@ -10,6 +10,7 @@ import llama_cpp.llama_cpp as llama
 from common.errors import PunaError
 from common.spec.layout import Layout
 from runner.core.model.model_files import ModelFiles
+from runner.core.threads.step_times import EngineStep
 from runner.engine.bindings import ggml
 from runner.engine.bindings.library import start_engine
 from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, weights_progress
@@ -55,6 +56,11 @@ class LlamaEngine(ABC, Generic[LoopT]):
     def _serving(self) -> LoopT:
         assert self._loop is not None, "still loading"
         return self._loop
+
+    @property
+    def step(self) -> EngineStep:
+        """What the engine thread is at; no step runs before the model is loaded."""
+        return EngineStep(0, 0.0) if self._loop is None else self._loop.step
 
     def start(self, listener: EngineListener) -> None:
         """Begin to load in the engine thread."""

@@ -16,6 +16,7 @@ from runner.core.model.model_files import ModelFiles
 from runner.core.pooled.pooling import pooled_layout, pooling_of
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest
+from runner.core.threads.step_times import StepTimes
 from runner.engine.bindings.gguf_header import open_gguf_header
 from runner.engine.contract.engine import EngineListener, LoadedModel, refuse_image
 from runner.engine.contract.pooling import PooledModel
@@ -95,7 +96,7 @@ class PooledLlamaEngine(LlamaEngine[PooledLoop]):
         pooled = self._pooled_model = _describe(model, context)
         # Of fused attention only a token beside 512 others would round differently; here it would be alone.
         self._threads = ComputeThreads(context.set_threads, threads=layout.threads, keeps_lone=False)
-        self._loop = PooledLoop(context, listener, self._threads)
+        self._loop = PooledLoop(context, listener, self._threads, StepTimes(on_devices=bool(layout.devices)))
         loaded = LoadedModel(
             layout=layout,
             warnings=launch.resolved.warnings,

@@ -14,6 +14,7 @@ import numpy as np
 from common.clock import NS_PER_S
 from common.errors import InternalError, PunaError
 from runner.core.pooled.embedding_batches import InputDemand, InputPlan, plan_inputs
+from runner.core.threads.step_times import StepTimes
 from runner.engine.contract.engine import EngineListener
 from runner.engine.contract.pooling import PooledEnd, PooledReport, PooledTimes, PooledVector
 from runner.engine.pooled.pooled_context import PooledContext
@@ -66,8 +67,10 @@ class Job:
 class PooledLoop(EngineLoop):
     """Owns the context."""
 
-    def __init__(self, context: PooledContext, listener: EngineListener, threads: ComputeThreads) -> None:
-        super().__init__(threads)
+    def __init__(
+        self, context: PooledContext, listener: EngineListener, threads: ComputeThreads, times: StepTimes
+    ) -> None:
+        super().__init__(threads, times)
         self._context = context
         self._listener = listener
         self._jobs: dict[int, Job] = {}  # by id, which is the order of arrival
@@ -116,15 +119,19 @@ class PooledLoop(EngineLoop):
         taken = [(job, job.take()) for row in plan.rows for job in [self._jobs[row.key]] for _ in range(row.inputs)]
         # The reports of the last call go out before this one begins: results and plans alternate.
         self._tell(busy=len(taken), waiting=len(self._jobs) - len(plan.rows))
+        tokens = sum(job.input_tokens[index] for job, index in taken)
+        self._expect_call(tokens)
         started_ns = time.monotonic_ns()
         vectors = self._context.compute([job.inputs[index] for job, index in taken])
         ended_ns = time.monotonic_ns()
         self._threads.look(ended_ns)
         report = self._report
         report.decode_calls += 1
-        report.decode_s += (ended_ns - started_ns) / NS_PER_S
+        decode_s = (ended_ns - started_ns) / NS_PER_S
+        self._times.see(tokens, decode_s)
+        report.decode_s += decode_s
         report.batch_sequences = len(taken)
-        report.prompt_tokens += sum(job.input_tokens[index] for job, index in taken)
+        report.prompt_tokens += tokens
         for (job, index), values in zip(taken, vectors, strict=True):
             job.first_call_ns = job.first_call_ns or started_ns
             job.last_call_ns = ended_ns

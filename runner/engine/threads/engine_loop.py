@@ -6,15 +6,18 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from runner.core.threads.step_times import EngineStep, StepTimes
 from runner.engine.threads.spinning import ComputeThreads
 
 
 class EngineLoop(ABC):
     """Public methods but `run` and `turn` may be called from any thread; everything else is the engine thread's."""
 
-    def __init__(self, threads: ComputeThreads) -> None:
-        """`threads` compute the calls."""
+    def __init__(self, threads: ComputeThreads, times: StepTimes) -> None:
+        """`threads` compute the calls, whose durations `times` has."""
         self._threads = threads
+        self._times = times
+        self.step = EngineStep(0, times.limit_s_min)  # read by other threads
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Event()
         self._stopping = False
@@ -50,9 +53,16 @@ class EngineLoop(ABC):
 
     def turn(self) -> bool:
         """Obey what was posted, then run one step or tidy up; False if there is nothing to do."""
+        self.step = self.step.begun(self._times.limit_s_min)
         while self._inbox:
             self._inbox.popleft()()
-        return not self._stopping and self._work()
+        worked = not self._stopping and self._work()
+        self.step = self.step.ended()
+        return worked
+
+    def _expect_call(self, inputs: int) -> None:
+        """Allow the current step the time of a call of so many inputs."""
+        self.step = self.step._replace(limit_s=self._times.limit_s(inputs))
 
     @abstractmethod
     def _work(self) -> bool:

@@ -172,12 +172,13 @@ class Devices:
         self._look.set()
         self.changes.notify()
 
-    def see_crash(self, device_ids: Iterable[str]) -> None:
-        """Handle a runner's end on these devices. If a lending server is the cause, no other runner may use it."""
+    def see_crash(self, device_ids: Iterable[str], *, hung: bool = False) -> None:
+        """Test what may have ended a runner on these devices: a server that lends one, or one that hangs."""
         crashed = set(device_ids)
+        reason = "a step of the engine on it did not end" if hung else "a runner on it ended, and its server is asked"
         for entry in self._table.entries:
-            if entry.id in crashed and entry.server is not None:
-                after = health.doubt(entry.health, "a runner on it ended, and its server is asked")
+            if entry.id in crashed and (entry.server is not None or (hung and not entry.is_cpu)):
+                after = health.doubt(entry.health, reason)
                 self._table.set_health(entry, after)
                 self._look.set()
         self.changes.notify()

@@ -64,7 +64,8 @@ class HostRunner:
         self._log_path = home.logs_directory / f"runner-{spec.placement_id}-{spec.generation}.log"
         self._status_at_s = clock.now_s()
         self._silence = Silence(clock)
-        self._hung = False
+        self.hung_step = asyncio.Event()  # the engine does not end a step, as with a device that hangs
+        self._hung = ""  # why the runner was ended
         self._was_ready = False
         self._progress: FetchProgress | None = None  # of what comes before the engine reads the files
         self._drain = DrainDeadline(clock)
@@ -243,6 +244,7 @@ class HostRunner:
             watches += [
                 asyncio.create_task(watch_pings(address, heard=self._silence.hear, gone=process.exited)),
                 asyncio.create_task(self._watch_silence(process)),
+                asyncio.create_task(self._watch_steps(process)),
             ]
         if self._borrowed is not None:
             watches.append(asyncio.create_task(self._watch_lenders(self._borrowed, process)))
@@ -261,7 +263,7 @@ class HostRunner:
             message = f"node {lost_node} no longer lends the devices that the runner uses"
             self._fail(RunnerLost.reason, message, process.exit_code)
         elif self._hung:
-            self._fail(RunnerLost.reason, f"the runner did not answer for {HUNG_AFTER_S:g} s", process.exit_code)
+            self._fail(RunnerLost.reason, self._hung, process.exit_code)
         elif said is not None and said.reason:
             self._fail(said.reason, said.message, process.exit_code)
         else:
@@ -290,8 +292,14 @@ class HostRunner:
     async def _watch_silence(self, process: ProcessHandle) -> None:
         placement_id = self.spec.placement_id
         if await self._silence.grows_too_long(process, placement_id=placement_id, changed=self.changes.notify):
-            self._hung = True
+            self._hung = f"the runner did not answer for {HUNG_AFTER_S:g} s"
             await kill_process(process)
+
+    async def _watch_steps(self, process: ProcessHandle) -> None:
+        """End a runner whose engine thread is blocked by a device: its event loop answers pings as before."""
+        await self.hung_step.wait()
+        log.error("runner.hung", placement=self.spec.placement_id, text=self._hung)
+        await kill_process(process)
 
     async def _finish(self) -> None:
         """However the life ended: nothing of the runner is left behind."""
@@ -360,6 +368,9 @@ class HostRunner:
             self._record.status.error.attempted.CopyFrom(renamed(status.error.attempted, self.spec.record.layout))
         if status.state in (cluster_pb2.RUNNER_STATE_READY, cluster_pb2.RUNNER_STATE_NO_SLOTS):
             self._was_ready = True
+        if status.hung_ms and not self.hung_step.is_set():
+            self._hung = f"a step of the runner's engine did not end within {status.hung_ms / MS_PER_S:.1f} s"
+            self.hung_step.set()
         if status.state != before:
             log.info(
                 "runner.state",

@@ -305,7 +305,7 @@ class RunnerSupervisor:
         metrics.RUNNERS.dec()
         error = runner.record().status.error
         if not runner.stop_requested:
-            self._devices.see_crash(own_devices(runner.spec))
+            self._devices.see_crash(own_devices(runner.spec), hung=runner.hung_step.is_set())
         if error.reason == DeviceLost.reason and not runner.stop_requested:
             self._devices.see_device_error(blamed_devices(error.message, own_devices(runner.spec)), error.message)
         self.changes.notify()

@@ -9,6 +9,7 @@ from common.spec.sampling import Sampling
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest, TokenizedPrompt, prepare_prompt
 from runner.core.sequence.slots import MemoryRules, SlotPolicy
+from runner.core.threads.step_times import StepTimes
 from runner.engine.batched.loop import BatchedOptions, Loop
 from runner.engine.batched.media_rows import MediaRows
 from runner.engine.batched.sampling_pool import SamplingPool
@@ -170,6 +171,7 @@ class Simulation:
             BatchedOptions(verify=True),
             self.media,
             threads,
+            StepTimes(on_devices=True),
             pool,
             batch_tokens=batch_tokens,
         )

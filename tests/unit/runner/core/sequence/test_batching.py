@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.core.sequence.batching import STREAMS_WAIT_S_MAX, BatchPlan, BatchRow, CallCost, CallTimes, plan_batch
+from runner.core.sequence.batching import STREAMS_WAIT_S_MAX, BatchPlan, BatchRow, CallCost, plan_batch
 
 
 def demand(
@@ -92,24 +92,6 @@ def test_streams_wait_no_longer_than_the_limit_for_a_prompt() -> None:
     assert cost.fixed_s + taken(plan)[0] * cost.token_s == pytest.approx(STREAMS_WAIT_S_MAX)
     assert taken(plan_batch(demands[:1], batch_tokens=512, cost=cost)) == {0: 512}
     assert taken(plan_batch(demands, batch_tokens=512, cost=CallCost(fixed_s=2.0, token_s=0.1)))[0] == 20
-
-
-def test_the_cost_of_a_call_is_the_line_through_calls_with_prompts_and_without() -> None:
-    times = CallTimes()
-    assert times.cost() == (0.0, 0.0)
-    times.add(1, 0.06, has_prompt=False)
-    assert times.cost() == (0.0, 0.0)
-    for _ in range(40):
-        times.add(4, 0.09, has_prompt=False)
-        times.add(104, 1.09, has_prompt=True)
-    assert times.cost() == pytest.approx((0.05, 0.01), rel=0.01)
-
-
-def test_the_cost_of_a_call_is_never_negative() -> None:
-    times = CallTimes()
-    times.add(16, 0.2, has_prompt=False)
-    times.add(20, 0.1, has_prompt=True)
-    assert times.cost() == (0.2, 0.0)
 
 
 @pytest.mark.behaviour("B-04", "B-21")

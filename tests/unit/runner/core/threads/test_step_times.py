@@ -1,0 +1,80 @@
+"""Time limits of engine steps, and the age of a step that does not end."""
+
+import pytest
+
+from runner.core.threads.step_times import (
+    FIRST_S,
+    HUNG_S_MIN,
+    HUNG_S_MIN_CPU,
+    HUNG_TIMES,
+    EngineStep,
+    StepAge,
+    StepTimes,
+)
+
+RUNNING = EngineStep(1, 10.0)
+
+
+def looked(age: StepAge, step: EngineStep, *, looks: int, elapsed_s: float = 0.5) -> float:
+    return [age.look(step, elapsed_s=elapsed_s) for _ in range(looks)][-1]
+
+
+def test_a_fast_call_has_the_least_limit_which_is_longer_without_a_device() -> None:
+    for on_devices, limit_s in ((True, HUNG_S_MIN), (False, HUNG_S_MIN_CPU)):
+        times = StepTimes(on_devices=on_devices)
+        times.see(1, 0.02)
+        assert times.limit_s(1) == limit_s
+
+
+def test_before_any_call_has_ended_a_slow_disk_is_allowed_for() -> None:
+    assert StepTimes(on_devices=True).limit_s(1) == HUNG_TIMES * FIRST_S
+
+
+def test_a_slow_call_allows_calls_of_its_size_eight_times_as_long() -> None:
+    times = StepTimes(on_devices=True)
+    times.see(512, 6.0)
+    assert times.limit_s(512) == times.limit_s(900) == 48.0
+    times.see(512, 2.0)
+    assert times.limit_s(512) == 40.0
+
+
+def test_a_larger_call_than_any_before_is_allowed_its_share_for_each_input() -> None:
+    times = StepTimes(on_devices=True)
+    times.see(1, 0.5)
+    assert times.limit_s(1) == HUNG_S_MIN
+    assert times.limit_s(512) == 0.5 * 512 * HUNG_TIMES
+
+
+def test_a_step_that_exceeds_its_limit_is_found_and_a_new_step_begins_at_zero() -> None:
+    age = StepAge()
+    assert looked(age, RUNNING, looks=21) == 0.0
+    assert looked(age, RUNNING, looks=1) == 10.5
+    assert looked(age, RUNNING.ended().begun(10.0), looks=20) == 0.0
+
+
+def test_a_thread_that_waits_for_work_has_not_hung() -> None:
+    assert looked(StepAge(), RUNNING.ended(), looks=100) == 0.0
+
+
+def test_the_time_in_which_the_process_was_stopped_does_not_count() -> None:
+    age = StepAge()
+    looked(age, RUNNING, looks=1)
+    assert looked(age, RUNNING, looks=10, elapsed_s=60.0) == 0.0
+
+
+def test_the_cost_of_a_call_is_the_line_through_the_smallest_and_the_largest() -> None:
+    times = StepTimes(on_devices=False)
+    assert times.cost() == (0.0, 0.0)
+    times.see(1, 0.06)
+    assert times.cost() == (0.0, 0.0)
+    for _ in range(40):
+        times.see(20, 1.0)
+        times.see(101, 1.06)
+    assert times.cost() == pytest.approx((0.05, 0.01))
+
+
+def test_the_cost_of_a_call_is_never_negative() -> None:
+    times = StepTimes(on_devices=False)
+    times.see(1, 0.2)
+    times.see(20, 0.1)
+    assert times.cost() == (0.2, 0.0)
