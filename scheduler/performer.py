@@ -25,6 +25,7 @@ from scheduler.core.state.effects import (
     ClearDevice,
     DropLeadership,
     Effect,
+    ExcuseCrash,
     Measure,
     Note,
     Notice,
@@ -171,6 +172,8 @@ class Performer:
                 self._spawn(self._ask(effect))
             case ClearDevice():
                 self._spawn(self._clear(effect))
+            case ExcuseCrash():
+                self._spawn(self._excuse(effect))
             case DropLeadership():
                 self._leadership.drop(effect.high_water)
             case CheckLeadership():
@@ -308,6 +311,17 @@ class Performer:
         runner = effect.runner
         if await is_runner_there(runner):
             await self._loop.post(RunnerAnswered(placement_id=runner.placement_id, generation=runner.generation))
+
+    async def _excuse(self, effect: ExcuseCrash) -> None:
+        request = host_pb2.ExcuseCrashRequest(
+            fence=host_pb2.Fence(number=effect.fence, leader_id=effect.leader_id),
+            placement=cluster_pb2.PlacementRef(placement_id=effect.placement_id, generation=effect.generation),
+        )
+        try:
+            self._leadership.check(effect.fence)
+            await self._hosts.excuse_crash(effect.address, request, node_id=effect.node_id)
+        except PunaError as error:
+            log.warning("crash.not_excused", placement=effect.placement_id, node=effect.node_id, text=error.message)
 
     async def _clear(self, effect: ClearDevice) -> None:
         request = host_pb2.ResetDeviceRequest(

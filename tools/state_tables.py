@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from discovery.core import membership
 from runner.core.devices import device_health
-from runner.core.devices.device_health import CheckFailure, Condition, DeviceHealth
+from runner.core.devices.device_health import CheckFailure, Condition, DeviceHealth, RunnerError
 from scheduler.core.state.cluster_state import StopState
 from scheduler.core.state.load_jobs import TRANSITIONS, LoadState
 from scheduler.core.values.desired import Phase
@@ -72,6 +72,7 @@ def _loads() -> str:
     return _table("Load", about, ("state", "meaning", "next"), rows)
 
 
+_ERRORS = tuple(RunnerError(at_unix_s=0.0, model_digest=name) for name in ("a", "b", "c"))
 _DEVICE_EVENTS: Mapping[str, Callable[[DeviceHealth], DeviceHealth]] = MappingProxyType(
     {
         "its check passes": device_health.pass_check,
@@ -81,10 +82,11 @@ _DEVICE_EVENTS: Mapping[str, Callable[[DeviceHealth], DeviceHealth]] = MappingPr
         "no longer listed": lambda health: device_health.lose(health, "why"),
         "listed again": device_health.find_again,
         "something is odd": lambda health: device_health.doubt(health, "why"),
-        "a runner's error": lambda health: device_health.see_error(health, now_unix_s=0.0, driver="1", text="why"),
-        "the third within ten minutes": lambda health: device_health.see_error(
-            replace(health, errors_at_unix_s=(0.0, 0.0)), now_unix_s=0.0, driver="1", text="why"
+        "a runner's error": lambda health: device_health.see_error(health, _ERRORS[0], driver="1", text="why"),
+        "errors of three models within ten minutes": lambda health: device_health.see_error(
+            replace(health, errors=_ERRORS[1:]), _ERRORS[0], driver="1", text="why"
         ),
+        "a request is to blame": lambda health: device_health.excuse(replace(health, errors=_ERRORS), ""),
         "another driver": lambda health: device_health.see_driver(health, "2"),
         "time passes": lambda health: device_health.see_time(health, now_unix_s=_LATE_S),
         "an operator clears it": device_health.reset,

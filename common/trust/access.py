@@ -32,7 +32,7 @@ _SERVICES: dict[str, dict[str, frozenset[Role]]] = {
         ),
         _CONTROL,
     ),
-    "puna.v1.Host": dict.fromkeys(("Measure", "Start", "Stop", "ResetDevice", "Lend"), _SCHEDULER),
+    "puna.v1.Host": dict.fromkeys(("Measure", "Start", "Stop", "ResetDevice", "ExcuseCrash", "Lend"), _SCHEDULER),
     "puna.v1.ModelStore": {
         **dict.fromkeys(("Pull", "Create", "Copy", "Delete", "PutBlob", "ReadHeader"), _GATEWAY),
         # Nodes fetch files from each other.

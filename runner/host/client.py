@@ -15,6 +15,7 @@ from protos import cluster_pb2, host_pb2, host_pb2_grpc
 MEASURE_TIMEOUT_S = 45.0
 # The lending process starts an interpreter and the engine's backends, on cold disks perhaps.
 LEND_TIMEOUT_S = 35.0
+EXCUSE_TIMEOUT_S = 5.0
 # Beyond the drain: SIGTERM, grace and SIGKILL on the host, and the way there and back.
 STOP_EXTRA_S = 20.0
 # A test has 30 s, and may wait for the one before it.
@@ -86,6 +87,14 @@ class HostClient(ChannelBook):
             ModelUnavailable, RequestTimeout: the host cannot be reached, or could not start what lends; try without it.
         """
         return await ask(self._stub(address, node_id).Lend, request, timeout_s=LEND_TIMEOUT_S)
+
+    async def excuse_crash(self, address: str, request: host_pb2.ExcuseCrashRequest, *, node_id: str = "") -> None:
+        """Tell a host that a request ended a replica, and no device.
+
+        Raises:
+            StaleFence: another scheduler leads; stop acting.
+        """
+        await ask(self._stub(address, node_id).ExcuseCrash, request, timeout_s=EXCUSE_TIMEOUT_S)
 
     async def reset_device(
         self, address: str, request: host_pb2.ResetDeviceRequest, *, node_id: str = ""

@@ -57,6 +57,11 @@ class HostServicer(host_pb2_grpc.HostServicer):
         """Give an excluded device another chance."""
         return host_pb2.ResetDeviceResponse(device=await self._supervisor.reset_device(request))
 
+    async def ExcuseCrash(self, request: host_pb2.ExcuseCrashRequest, context: Context) -> host_pb2.ExcuseCrashResponse:
+        """Blame no device for the end of a replica."""
+        await self._supervisor.excuse_crash(request)
+        return host_pb2.ExcuseCrashResponse()
+
     async def Stop(self, request: host_pb2.StopRequest, context: Context) -> host_pb2.StopResponse:
         """Drain and stop."""
         await self._supervisor.stop(request)

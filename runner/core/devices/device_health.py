@@ -6,14 +6,19 @@
 | ok | its check passed | any other row |
 | lost | no longer listed | listed again: unchecked |
 | failed | its check failed | the next check, ever later; an operator; another driver |
-| worn | three errors of runners within ten minutes | an operator; another driver |
+| worn | errors of runners within ten minutes that no single model explains | an operator; another driver |
 | barred | the configuration says so | never |
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+# So many errors within the window, and so many besides those of one model: a bad model breaks every device.
 ERRORS_MAX = 3
+OTHER_ERRORS_MAX = 2
+ERRORS_KEPT = 8
 ERROR_WINDOW_S = 600.0
 # A failed check may have met a busy machine: it is tried again, ever later.
 RETRY_S_MIN = 60.0
@@ -41,12 +46,21 @@ class CheckFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerError:
+    """Error of a device that ended a runner, and the runner: its model and its replica."""
+
+    at_unix_s: float
+    model_digest: str = ""
+    replica: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceHealth:
     """One device. Moments are wall-clock seconds since 1970, because they outlive the host process."""
 
     condition: Condition = Condition.UNCHECKED
     reason: str = "it has not been tested yet"
-    errors_at_unix_s: tuple[float, ...] = ()
+    errors: tuple[RunnerError, ...] = ()
     failures: int = 0  # checks that failed one after another
     retry_at_unix_s: float = 0.0
     driver: str = ""  # when it was excluded
@@ -71,7 +85,7 @@ def pass_check(health: DeviceHealth) -> DeviceHealth:
     """Apply a passed check. Errors of runners are kept: a device may pass every check and still end its runners."""
     if health.condition in (Condition.WORN, Condition.BARRED):
         return health
-    return DeviceHealth(condition=Condition.OK, reason="", errors_at_unix_s=health.errors_at_unix_s)
+    return DeviceHealth(condition=Condition.OK, reason="", errors=health.errors)
 
 
 def fail_check(health: DeviceHealth, failure: CheckFailure, *, now_unix_s: float, driver: str) -> DeviceHealth:
@@ -110,19 +124,35 @@ def doubt(health: DeviceHealth, reason: str) -> DeviceHealth:
     return replace(health, condition=Condition.UNCHECKED, reason=reason) if health.condition is Condition.OK else health
 
 
-def see_error(health: DeviceHealth, *, now_unix_s: float, driver: str, text: str) -> DeviceHealth:
+def see_error(health: DeviceHealth, error: RunnerError, *, driver: str, text: str) -> DeviceHealth:
     """Count an error of a runner that named the device."""
     if health.condition in (Condition.BARRED, Condition.WORN):
         return health
-    recent = tuple(at_s for at_s in health.errors_at_unix_s if now_unix_s - at_s < ERROR_WINDOW_S)
-    errors = (*recent, now_unix_s)[-ERRORS_MAX:]
-    if len(errors) >= ERRORS_MAX:
-        reason = f"{ERRORS_MAX} runners ended within {ERROR_WINDOW_S / 60:g} min with an error of the device: {text}"
-        return replace(health, condition=Condition.WORN, reason=reason, errors_at_unix_s=errors, driver=driver)
+    recent = [one for one in health.errors if error.at_unix_s - one.at_unix_s < ERROR_WINDOW_S]
+    errors = (*recent, error)[-ERRORS_KEPT:]
+    if _are_the_devices(errors):
+        reason = f"{len(errors)} runners ended within {ERROR_WINDOW_S / 60:g} min with an error of the device: {text}"
+        return replace(health, condition=Condition.WORN, reason=reason, errors=errors, driver=driver)
     if health.condition is Condition.LOST:
-        return replace(health, errors_at_unix_s=errors)
+        return replace(health, errors=errors)
     reason = f"a runner ended with an error of the device, which is tested: {text}"
-    return replace(health, condition=Condition.UNCHECKED, reason=reason, errors_at_unix_s=errors)
+    return replace(health, condition=Condition.UNCHECKED, reason=reason, errors=errors)
+
+
+def excuse(health: DeviceHealth, replica: str) -> DeviceHealth:
+    """Forget the error that ended a replica: a request was to blame."""
+    errors = tuple(one for one in health.errors if one.replica != replica)
+    if errors == health.errors:
+        return health
+    if health.condition is Condition.WORN and not _are_the_devices(errors):
+        return DeviceHealth(reason="a request ended the runners, and the device is tested", errors=errors)
+    return replace(health, errors=errors)
+
+
+def _are_the_devices(errors: Sequence[RunnerError]) -> bool:
+    """Return True if the device must be the cause, because no single model explains the errors."""
+    of_one_model = max(Counter(one.model_digest for one in errors).values(), default=0)
+    return len(errors) >= ERRORS_MAX and len(errors) - of_one_model >= OTHER_ERRORS_MAX
 
 
 def see_driver(health: DeviceHealth, driver: str) -> DeviceHealth:

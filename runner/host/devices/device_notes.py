@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from common.telemetry.logs import get_logger
-from runner.core.devices.device_health import Condition, DeviceHealth
+from runner.core.devices.device_health import Condition, DeviceHealth, RunnerError
 from runner.host.home import write_durably
 
 log = get_logger()
@@ -29,22 +29,27 @@ class DeviceNote:
     decode_hours: list[list[float]] = field(default_factory=list)  # number of an hour, best of it
     total_bytes: int = 0
     errors_at_unix_s: list[float] = field(default_factory=list)
+    errors_of: list[list[str]] = field(default_factory=list)  # model and replica of each error
     worn_reason: str = ""  # set: excluded after repeated errors
     worn_driver: str = ""
 
     def health(self) -> DeviceHealth:
         """Return the health that the device starts with."""
-        errors = tuple(self.errors_at_unix_s)
+        errors = tuple(
+            RunnerError(at_unix_s=at_s, model_digest=model, replica=replica)
+            for at_s, (model, replica) in zip(self.errors_at_unix_s, self.errors_of, strict=False)
+        )
         if self.worn_reason:
             return DeviceHealth(
-                condition=Condition.WORN, reason=self.worn_reason, errors_at_unix_s=errors, driver=self.worn_driver
+                condition=Condition.WORN, reason=self.worn_reason, errors=errors, driver=self.worn_driver
             )
-        return DeviceHealth(errors_at_unix_s=errors)
+        return DeviceHealth(errors=errors)
 
     def take_health(self, health: DeviceHealth) -> None:
         """Keep the part of its health that a restart must not clear."""
         worn = health.condition is Condition.WORN
-        self.errors_at_unix_s = list(health.errors_at_unix_s)
+        self.errors_at_unix_s = [one.at_unix_s for one in health.errors]
+        self.errors_of = [[one.model_digest, one.replica] for one in health.errors]
         self.worn_reason, self.worn_driver = (health.reason, health.driver) if worn else ("", "")
 
     def speed(self, key: str) -> int:

@@ -16,7 +16,7 @@ from common.telemetry.logs import get_logger
 from protos import cluster_pb2
 from runner.core.devices import device_health as health
 from runner.core.devices.card_changes import CardChanges
-from runner.core.devices.device_health import Condition
+from runner.core.devices.device_health import Condition, RunnerError
 from runner.core.devices.device_settings import DeviceSettings
 from runner.core.devices.gpu_memory import GpuMemory
 from runner.core.devices.holders import HolderProcess, Holders
@@ -159,16 +159,26 @@ class Devices:
         if not self.is_probing and (self._wants_listing or self._to_check()):
             self._look.set()
 
-    def see_device_error(self, device_ids: Iterable[str], text: str) -> None:
-        """Handle the end of a runner on these devices with an error that names a device."""
+    def see_device_error(
+        self, device_ids: Iterable[str], text: str, *, model_digest: str = "", replica: str = ""
+    ) -> None:
+        """Handle the end of a replica on these devices with an error that names a device."""
         blamed = set(device_ids)
+        error = RunnerError(at_unix_s=self._clock.wall_unix_s(), model_digest=model_digest, replica=replica)
         for entry in self._table.entries:
             if entry.id in blamed and not entry.is_cpu:
-                now_s, driver = self._clock.wall_unix_s(), entry.device.driver
-                after = health.see_error(entry.health, now_unix_s=now_s, driver=driver, text=text)
+                after = health.see_error(entry.health, error, driver=entry.device.driver, text=text)
                 self._table.set_health(entry, after)
         self._notes.save()
         self._hot_plug.ask()
+        self._look.set()
+        self.changes.notify()
+
+    def excuse(self, replica: str) -> None:
+        """Forget the device errors of a replica that a request has ended."""
+        for entry in self._table.entries:
+            self._table.set_health(entry, health.excuse(entry.health, replica))
+        self._notes.save()
         self._look.set()
         self.changes.notify()
 

@@ -172,6 +172,17 @@ class RunnerSupervisor:
             await asyncio.to_thread(self._fences.accept, fence)
         return await self._devices.reset(request.device_id)
 
+    async def excuse_crash(self, request: host_pb2.ExcuseCrashRequest) -> None:
+        """Execute an ExcuseCrash.
+
+        Raises:
+            StaleFence, InvalidRequest: nothing was done.
+        """
+        fence, placement_id, generation = _checked(request.fence, request.placement)
+        async with self._commands:
+            await asyncio.to_thread(self._fences.accept, fence)
+        self._devices.excuse(_replica(placement_id, generation))
+
     async def adopt(self) -> None:
         """Take over the runners that an earlier host left, and kill those without a note."""
         noted: set[str] = set()
@@ -307,7 +318,12 @@ class RunnerSupervisor:
         if not runner.stop_requested:
             self._devices.see_crash(own_devices(runner.spec), hung=runner.hung_step.is_set())
         if error.reason == DeviceLost.reason and not runner.stop_requested:
-            self._devices.see_device_error(blamed_devices(error.message, own_devices(runner.spec)), error.message)
+            self._devices.see_device_error(
+                blamed_devices(error.message, own_devices(runner.spec)),
+                error.message,
+                model_digest=runner.spec.record.model_digest,
+                replica=_replica(runner.spec.placement_id, runner.spec.generation),
+            )
         self.changes.notify()
         if not runner.stop_requested:
             await asyncio.sleep(ERROR_KEPT_S)
@@ -318,6 +334,10 @@ class RunnerSupervisor:
     def _refuse_if_closing(self) -> None:
         if self._closing:
             raise ShuttingDown("this node is going down")
+
+
+def _replica(placement_id: str, generation: int) -> str:
+    return f"{placement_id}/{generation}"
 
 
 def _running(runner: HostRunner) -> Running:

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from scheduler.core.sizes.ledger import device_kind
-from scheduler.core.state.cluster_state import FORGOTTEN_MAX, NO_FAILURES, ClusterState, Crash
+from scheduler.core.state.cluster_state import FORGOTTEN_MAX, NO_FAILURES, ClusterState, Crash, Life
+from scheduler.core.state.effects import ExcuseCrash
 from scheduler.core.state.events import CrashesBlamed
 from scheduler.core.state.load_jobs import UNPLACED, CrashPause, restart_pause_s
 from scheduler.core.state.replicas import serving_replicas
@@ -46,6 +47,8 @@ def see_crash(state: ClusterState, record: DesiredPlacement, fault: Fault, now_s
     _forget_old(state, now_s)
     key = (record.model_digest, record.node_id)
     state.crashes[key] = (*state.crashes.get(key, ()), crash)[-CRASHES_KEPT:]
+    if crash.life in state.poisoned:
+        _excuse(state, record.node_id, crash.life)
     row = _row(state, *key, now_s)
     if row is not None and row.crashes >= CRASHES_MAX:
         state.note(
@@ -82,11 +85,31 @@ def blame_request(state: ClusterState, event: CrashesBlamed) -> None:
     for placement_id, generation in event.lives:
         if (placement_id, generation) not in state.poisoned:
             state.poisoned[placement_id, generation] = event.request
+            for (_, node_id), crashes in state.crashes.items():
+                if any(crash.life == (placement_id, generation) for crash in crashes):
+                    _excuse(state, node_id, (placement_id, generation))
             state.note(
                 "crash.not_counted", placement=placement_id, generation=generation, why="a request that is refused now"
             )
     while len(state.poisoned) > FORGOTTEN_MAX:
         del state.poisoned[next(iter(state.poisoned))]
+
+
+def _excuse(state: ClusterState, node_id: str, life: Life) -> None:
+    """Have the replica's host blame no device."""
+    term, node = state.leadership, state.node(node_id)
+    if term is not None and node is not None:
+        placement_id, generation = life
+        state.emit(
+            ExcuseCrash(
+                fence=term.fence,
+                leader_id=term.leader_id,
+                address=node.address,
+                node_id=node_id,
+                placement_id=placement_id,
+                generation=generation,
+            )
+        )
 
 
 def forget_crashes(state: ClusterState, digest: str, now_s: float) -> None:

@@ -188,6 +188,18 @@ class ClearDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExcuseCrash:
+    """Have a host blame no device for the end of a replica."""
+
+    fence: int
+    leader_id: str
+    address: str
+    node_id: str
+    placement_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRunner:
     """Have a host drain and stop a runner."""
 
@@ -233,5 +245,5 @@ Answer = AnswerReplicas | AnswerConstraints | AnswerExplained | AnswerAlias  # t
 Notice = AnswerQueued | AnswerLoading | AnswerReady | AnswerFailed | Answer | PublishRoutes | Note
 Save = SaveDesired | SaveConstraints | SaveDrain | SaveAlias  # their outcome comes back as an event
 Write = Save | RemoveDesired | SaveMargins
-Order = Measure | StartRunner | StopRunner | AskRunner | ClearDevice  # to a host or a runner
+Order = Measure | StartRunner | StopRunner | AskRunner | ClearDevice | ExcuseCrash  # to a host or a runner
 Effect = Notice | Write | Order | DropLeadership | CheckLeadership

@@ -257,15 +257,15 @@ async def test_a_card_that_is_plugged_in_is_found_and_tested(engine: Engine, dri
         await asyncio.gather(watching, return_exceptions=True)
 
 
-async def test_three_errors_of_runners_exclude_a_device_over_restarts_until_somebody_clears_it(
+async def test_errors_of_three_models_exclude_a_device_over_restarts_until_somebody_clears_it(
     engine: Engine, drivers: FakeNvml, tmp_path: Path
 ) -> None:
     notes = tmp_path / "devices.json"
     table = Devices(SystemClock(), notes=DeviceNotes(notes))
     await table.probe()
-    for _ in range(3):
+    for model in "abc":
         assert by_id(table)["GPU-1"].state == OK
-        table.see_device_error(["GPU-1"], "CUDA error: unspecified launch failure")
+        table.see_device_error(["GPU-1"], "CUDA error: unspecified launch failure", model_digest=model)
         assert by_id(table)["GPU-1"].state in (SUSPECT, EXCLUDED)
         await table.check()
     assert by_id(table)["GPU-1"].state == EXCLUDED
@@ -285,8 +285,8 @@ async def test_three_errors_of_runners_exclude_a_device_over_restarts_until_some
 async def test_another_driver_gives_an_excluded_device_another_chance(engine: Engine, drivers: FakeNvml) -> None:
     table = Devices(SystemClock())
     await table.probe()
-    for _ in range(3):
-        table.see_device_error(["GPU-1"], "CUDA error")
+    for model in "abc":
+        table.see_device_error(["GPU-1"], "CUDA error", model_digest=model)
     watching = asyncio.create_task(table.watch())
     try:
         assert by_id(table)["GPU-1"].state == EXCLUDED

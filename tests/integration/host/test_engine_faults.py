@@ -13,11 +13,12 @@ from common.errors import ModelUnavailable
 from protos import cluster_pb2, host_pb2, runner_pb2
 from runner.client import RunnerClient
 from tests.fake_nvml import FakeNvml
-from tests.integration.host.fake_build import CPU, OK, card, gpu
+from tests.integration.host.fake_build import CPU, EXCLUDED, OK, card, gpu
 from tests.integration.host.fake_host import SCENARIO
 from tests.integration.host.node import SMALL, Inventory, Node, is_alive, runners_of, running_node
 from tests.integration.runner.processes import collect, greedy
 from tests.waiting import Stopwatch, until
+from tools.model_zoo import build
 
 READY, ERROR = cluster_pb2.RUNNER_STATE_READY, cluster_pb2.RUNNER_STATE_ERROR
 BAD_SEED = 666
@@ -44,13 +45,15 @@ def states(inventory: Inventory) -> dict[str, int]:
     return {one.id: one.state for node in inventory.nodes for one in node.devices if one.id.startswith("GPU-")}
 
 
-async def start_on(node: Node, *device_ids: str) -> tuple[host_pb2.StartRequest, cluster_pb2.RunnerRecord]:
+async def start_on(
+    node: Node, *device_ids: str, model: str = "dense:latest"
+) -> tuple[host_pb2.StartRequest, cluster_pb2.RunnerRecord]:
     layout = cluster_pb2.Layout()
     layout.CopyFrom(SMALL)
     planned = Planned(devices=[cluster_pb2.DeviceMemory(device_id=one, cache_bytes=1 << 20) for one in device_ids])
     for device_id in device_ids:
         layout.devices.add(device_id=device_id, layer_count=1)
-    request = await node.start_request(layout=layout, planned=planned)
+    request = await node.start_request(model, layout=layout, planned=planned)
     return request, await node.run(request)
 
 
@@ -99,9 +102,11 @@ async def test_an_engine_that_aborts_for_memory_names_the_device_and_no_device_i
         assert "device.state" not in {event["event"] for event in node.host.events if event.get("state") != "ok"}
 
 
+BROKEN = ("CUDA error: an illegal memory access was encountered", *OUT_OF_MEMORY[1:])
+
+
 async def test_an_error_of_a_device_has_that_device_tested_and_no_other(tmp_path: Path, models_directory: Path) -> None:
-    broken = ("CUDA error: an illegal memory access was encountered", *OUT_OF_MEMORY[1:])
-    async with cards_of(tmp_path, models_directory, 2, abort_on_seed=BAD_SEED, last_words=broken) as node:
+    async with cards_of(tmp_path, models_directory, 2, abort_on_seed=BAD_SEED, last_words=BROKEN) as node:
         _, record = await start_on(node, "GPU-1", "GPU-2")
         await ask_badly(record)
         assert (await error_of(node, record)).reason == "device_lost"
@@ -148,3 +153,36 @@ async def test_two_engine_threads_that_block_are_replaced_and_the_stream_of_a_th
         await asyncio.gather(streaming, *(client.close() for client in clients), return_exceptions=True)
         told = [event["reason"] for event in node.host.events if event.get("event") == "device.state"]
         assert sum("a step of the engine on it did not end" in reason for reason in told) == 2
+
+
+BROKEN_ALONE = (BROKEN[0], "current device: 0, in function f at g.cu:1")
+
+
+async def break_on(node: Node, model: str) -> cluster_pb2.RunnerRecord:
+    """End a runner of a model with an error of its device, which then passes its test or is excluded."""
+    _, record = await start_on(node, "GPU-1", model=f"{model}:latest")
+    await ask_badly(record)
+    assert (await error_of(node, record)).reason == "device_lost"
+    await node.inventory(lambda inventory: states(inventory)["GPU-1"] in (OK, EXCLUDED))
+    return record
+
+
+async def test_a_model_that_breaks_its_device_again_and_again_does_not_exclude_it(
+    tmp_path: Path, models_directory: Path
+) -> None:
+    async with cards_of(tmp_path, models_directory, 1, abort_on_seed=BAD_SEED, last_words=BROKEN_ALONE) as node:
+        for _ in range(4):
+            await break_on(node, "dense")
+        assert states(await node.inventory(lambda _: True)) == {"GPU-1": OK}
+
+
+async def test_an_excluded_device_is_tested_again_when_a_request_is_to_blame(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    names = [build(name, models).stem for name in ("dense", "moe", "swa")]
+    async with cards_of(tmp_path, models, 1, abort_on_seed=BAD_SEED, last_words=BROKEN_ALONE) as node:
+        records = [await break_on(node, name) for name in names]
+        assert states(await node.inventory(lambda _: True)) == {"GPU-1": EXCLUDED}
+        placement = cluster_pb2.PlacementRef(placement_id=records[0].placement.placement_id, generation=1)
+        await node.client.excuse_crash(node.address, host_pb2.ExcuseCrashRequest(fence=node.fence, placement=placement))
+        await node.inventory(lambda inventory: states(inventory) == {"GPU-1": OK})

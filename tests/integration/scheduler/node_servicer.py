@@ -35,6 +35,7 @@ class NodeAndDiscovery(host_pb2_grpc.HostServicer, discovery_pb2_grpc.DiscoveryS
         self.high = (0, "")
         self.starts: list[host_pb2.StartRequest] = []
         self.stops: list[host_pb2.StopRequest] = []
+        self.excused: list[cluster_pb2.PlacementRef] = []
         self.stale_refusals = 0
         self.measured = 0
         self.refuse_start: PunaError | None = None
@@ -120,6 +121,11 @@ class NodeAndDiscovery(host_pb2_grpc.HostServicer, discovery_pb2_grpc.DiscoveryS
 
     async def ResetDevice(self, request: host_pb2.ResetDeviceRequest, context: Any) -> host_pb2.ResetDeviceResponse:
         return host_pb2.ResetDeviceResponse(device=cluster_pb2.Device(id=request.device_id))
+
+    async def ExcuseCrash(self, request: host_pb2.ExcuseCrashRequest, context: Any) -> host_pb2.ExcuseCrashResponse:
+        self._accept(request.fence)
+        self.excused.append(request.placement)
+        return host_pb2.ExcuseCrashResponse()
 
     # discovery.proto
 

@@ -129,6 +129,17 @@ async def test_a_runner_that_died_is_followed_by_its_next_generation(running: Ru
     assert route.replicas[0].placement.generation == 2
 
 
+async def test_a_host_hears_that_a_request_ended_its_replica(running: Running, node: NodeAndDiscovery) -> None:
+    _, route = await running.ensure("m")
+    ended = route.replicas[0].placement
+    node.kill_runner()
+    await until(lambda: bool(running.app.core.state.crashes), what="the crash is seen")
+    poison = scheduler_pb2.PoisonRequest(name=b"12345678", replicas=[ended])
+    await running.client.report_queues(scheduler_pb2.ReportQueuesRequest(gateway_id="g", poison=[poison]))
+    await until(lambda: bool(node.excused), what="the host hears of it")
+    assert [(one.placement_id, one.generation) for one in node.excused] == [(ended.placement_id, ended.generation)]
+
+
 async def test_an_idle_replica_is_stopped_when_the_keep_alive_its_runner_reports_is_over(
     running: Running, node: NodeAndDiscovery
 ) -> None:

@@ -32,7 +32,7 @@ def test_the_states_are_those_that_the_code_takes() -> None:
     table = state_tables()
     for state in (*LoadState, *Condition):
         assert f"`{state.value}`" in table
-    assert "| the third within ten minutes | worn | worn | worn | worn | · | · |" in table
+    assert "| errors of three models within ten minutes | worn | worn | worn | worn | · | · |" in table
     assert "| it is silent for too long | · | suspect | · |" in table
     assert "|  |" not in table  # every state has its meaning
 

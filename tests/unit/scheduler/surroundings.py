@@ -21,6 +21,7 @@ from scheduler.core.state.effects import (
     ClearDevice,
     DropLeadership,
     Effect,
+    ExcuseCrash,
     Measure,
     Note,
     PublishRoutes,
@@ -101,6 +102,7 @@ class Surroundings:
     all_starts: list[StartRunner] = field(default_factory=list)
     all_stops: list[StopRunner] = field(default_factory=list)
     cleared: list[ClearDevice] = field(default_factory=list)
+    excused: list[ExcuseCrash] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     dropped: list[DropLeadership | CheckLeadership] = field(default_factory=list)
     routes: tuple[ModelRoute, ...] = ()
@@ -163,7 +165,8 @@ class Surroundings:
         | StartRunner
         | StopRunner
         | AskRunner
-        | ClearDevice,
+        | ClearDevice
+        | ExcuseCrash,
     ) -> None:
         match effect:
             case Measure():
@@ -180,6 +183,8 @@ class Surroundings:
                 self._answer_for(effect.runner)
             case ClearDevice():
                 self.cleared.append(effect)
+            case ExcuseCrash():
+                self.excused.append(effect)
 
     def _answer_for(self, asked: RunnerView) -> None:
         """Runners answer for themselves if they are there."""

@@ -392,6 +392,7 @@ def test_crashes_that_a_request_is_blamed_for_break_no_placement_and_are_not_wai
         world.settle()
         assert world.is_ready(f"c{number}")
     assert len(world.noted("crash.not_counted")) == 6
+    assert len(world.excused) == 6
     assert len(world.route()) == 1
 
 
@@ -429,6 +430,9 @@ def test_a_node_that_was_broken_by_a_request_is_not_once_that_is_known() -> None
     world.send(CrashesBlamed(request="r", lives=tuple(lives[:2])))
     world.send(CrashesBlamed(request="r", lives=tuple(lives[:2])))  # gateways say it more than once
     assert len(world.noted("crash.not_counted")) == 2
+    assert [(one.address, (one.placement_id, one.generation)) for one in world.excused] == [
+        ("a:1", life) for life in lives[:2]
+    ], "the host blames no device"
     assert rows(world) == [("a", 1, False)]
     assert until_started(world, "e") == pytest.approx(0.5), "the third one is a first one now"
     assert world.is_ready("d")

@@ -9,7 +9,9 @@ from runner.core.devices.device_health import (
     CheckFailure,
     Condition,
     DeviceHealth,
+    RunnerError,
     barred,
+    excuse,
     fail_check,
     find_again,
     lose,
@@ -26,8 +28,16 @@ DIED = CheckFailure(reason="signal 6", exit_code=-6, last_line="no kernel image"
 OK = pass_check(DeviceHealth())
 
 
-def error(health: DeviceHealth, at_s: float) -> DeviceHealth:
-    return see_error(health, now_unix_s=at_s, driver="nvidia 1", text="CUDA error")
+def error(health: DeviceHealth, at_s: float, model: str = "a", replica: str = "") -> DeviceHealth:
+    one = RunnerError(at_unix_s=at_s, model_digest=model, replica=replica)
+    return see_error(health, one, driver="nvidia 1", text="CUDA error")
+
+
+def worn_device() -> DeviceHealth:
+    health = OK
+    for moment, model in enumerate("abc"):
+        health = error(pass_check(health), moment, model, replica=f"{model}/1")
+    return health
 
 
 def test_a_new_device_is_used_only_after_its_check() -> None:
@@ -57,12 +67,12 @@ def test_a_failed_check_keeps_how_it_ended_and_is_tried_again_ever_later() -> No
     assert again.retry_at_unix_s == RETRY_S_MAX
 
 
-def test_one_error_of_a_runner_has_the_device_checked_and_a_third_within_ten_minutes_excludes_it() -> None:
+def test_one_error_of_a_runner_has_the_device_checked_and_those_of_three_models_exclude_it() -> None:
     once = error(OK, 0)
     assert once.needs_check
-    twice = error(pass_check(once), 100)
+    twice = error(pass_check(once), 100, "b")
     assert pass_check(twice).condition is Condition.OK
-    worn = error(pass_check(twice), 200)
+    worn = error(pass_check(twice), 200, "c")
     assert worn.condition is Condition.WORN
     assert "3 runners ended within 10 min" in worn.reason
     assert pass_check(worn) is worn  # a check does not clear it, nor does time
@@ -70,22 +80,38 @@ def test_one_error_of_a_runner_has_the_device_checked_and_a_third_within_ten_min
     assert lose(worn, "gone") is worn
 
 
+def test_a_model_that_explains_the_errors_excludes_no_device() -> None:
+    health = OK
+    for moment in range(20):
+        health = pass_check(error(health, moment))
+    health = pass_check(error(health, 20, "b"))
+    assert health.condition is Condition.OK
+    assert error(health, 21, "b").condition is Condition.WORN, "errors of two models are the device's"
+
+
+def test_errors_that_a_request_is_to_blame_for_do_not_count_also_if_that_is_known_late() -> None:
+    worn = worn_device()
+    assert excuse(worn, "d/1") is worn
+    excused = excuse(worn, "b/1")
+    assert excused.needs_check
+    assert pass_check(error(pass_check(excused), 5, "a")).condition is Condition.OK
+    assert excuse(OK, "b/1") is OK
+
+
 def test_errors_that_lie_further_apart_do_not_count_together() -> None:
     health = OK
     for moment in range(5):
-        health = pass_check(error(health, moment * ERROR_WINDOW_S / 1.5))
+        health = pass_check(error(health, moment * ERROR_WINDOW_S / 1.5, f"model {moment}"))
     assert health.condition is Condition.OK
 
 
 def test_only_an_operator_or_another_driver_clears_a_worn_device() -> None:
-    health = OK
-    for moment in range(3):
-        health = error(pass_check(health), moment)
+    health = worn_device()
     assert see_driver(health, "nvidia 1") is health
     assert see_driver(health, "") is health
     assert see_driver(health, "nvidia 2").needs_check
     assert reset(health).needs_check
-    assert not reset(health).errors_at_unix_s
+    assert not reset(health).errors
 
 
 def test_nothing_but_the_configuration_decides_about_a_barred_device() -> None:
