@@ -36,6 +36,7 @@ log = get_logger()
 
 LOOK_INTERVAL_S = 0.25
 CARDS_TIMEOUT_S = 10.0
+DRIVER_HANGS = "its driver does not answer"
 FREE_PUSH_S = 1.0  # figures that moved by a little
 # How long a start waits for the tests: a device that hangs must not keep the others from being used.
 FIRST_CHECK_WAIT_S = 10.0
@@ -75,6 +76,7 @@ class Devices:
         self._reported = ReportedFigures()
         self._look = asyncio.Event()  # something beside the figures has to be looked at
         self._cards: list[GpuMemory] = []  # as the drivers list them
+        self._drivers_hang = False
         self._listed = asyncio.Event()  # the engine has answered, or will not
         self._tested = asyncio.Event()
         self._wants_listing = False  # the engine must list again
@@ -101,7 +103,7 @@ class Devices:
                 self._settings,
                 now_s=now_s,
                 beside_discrete=beside_discrete,
-                doubt=unreaped.get(entry.id, ""),
+                doubt=unreaped.get(entry.id, "") or (DRIVER_HANGS if self._is_silent(entry) else ""),
                 holders=self._holders.on(entry.id, living, entry.processes),
             )
             for entry in shown
@@ -121,8 +123,12 @@ class Devices:
         return {
             entry.id: max(0, entry.device.free_bytes - (entry.overhead_bytes(self._settings) or 0))
             for entry in self._table.shown
-            if entry.health.condition is Condition.OK
+            if entry.health.condition is Condition.OK and not self._is_silent(entry)
         }
+
+    def _is_silent(self, entry: Entry) -> bool:
+        """Return True while the driver of a card hangs: its figures are old, and what runs there may run well."""
+        return self._drivers_hang and entry.has_card
 
     def limits(self) -> dict[str, int]:
         """Return the most that placements may take together, by id of the devices for which the operator says so."""
@@ -148,6 +154,9 @@ class Devices:
     def take_cards(self, cards: list[GpuMemory]) -> None:
         """Apply the drivers' figures, cards and versions."""
         self._cards = cards
+        if self._drivers_hang:
+            self._drivers_hang = False
+            self._doubt_cards("its driver did not answer, and it is tested")
         listed = self._listed_by_drivers()
         self._see_holders()  # before a process that has ended is out of the list
         self._figures.take_cards(self._table.entries, cards, read_host_memory())
@@ -387,7 +396,7 @@ class Devices:
         """Drivers come up late, and cards are plugged in: where there is none, look again with every comparison."""
         while True:
             self._asking_drivers.forget()
-            await watch_gpus(self.take_cards, on_silence=self._lose_cards, asking=self._asking_drivers)
+            await watch_gpus(self.take_cards, on_silence=self._see_silence, asking=self._asking_drivers)
             await self._asking_drivers.wait()
 
     async def _watch_servers(self) -> None:
@@ -424,19 +433,20 @@ class Devices:
         if changes:
             self.changes.notify()
 
-    def _lose_cards(self) -> None:
-        """Mark all cards as lost: a broken card makes its driver hang for all of them."""
-        for entry in self._table.entries:
-            if entry.has_card:
-                self._table.set_health(entry, health.lose(entry.health, "its driver does not answer"))
+    def _see_silence(self) -> None:
+        """Place nothing new on any card: a broken card makes its driver hang for all of them."""
+        log.warning("drivers.hang")
+        self._drivers_hang = True
         self.changes.notify()
 
     def _wake_up(self) -> None:
         """After a suspend drivers and cards are often not what they were."""
         log.warning("devices.woke_up")
+        self._doubt_cards("the machine was asleep, and it is tested")
+
+    def _doubt_cards(self, reason: str) -> None:
         for entry in self._table.entries:
-            if not entry.is_cpu and entry.health.condition is Condition.OK:
-                reason = "the machine was asleep, and it is tested"
+            if not entry.is_cpu:
                 self._table.set_health(entry, health.doubt(entry.health, reason))
         self._look.set()
 
