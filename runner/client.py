@@ -13,10 +13,10 @@ CALL_TIMEOUT_S = 30.0
 class RunnerClient:
     """One channel to one runner; any number of calls at the same time."""
 
-    def __init__(self, address: str, node_id: str = "") -> None:
-        """`address` is the runner's gRPC target; connects with the first call. `node_id`: its node."""
+    def __init__(self, address: str, peer: str = "") -> None:
+        """`address` is the runner's gRPC target; connects with the first call. `peer`: as `runner_peer` returns it."""
         self.address = address
-        self._channel = open_channel(address, f"node/{node_id}" if node_id else "node")
+        self._channel = open_channel(address, peer)
         self._stub = runner_pb2_grpc.RunnerStub(self._channel)
 
     async def __aenter__(self) -> Self:

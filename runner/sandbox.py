@@ -145,7 +145,7 @@ def readable(arguments: Iterable[str]) -> Iterator[Path]:
     own = Path(__file__).resolve().parents[1]
     # Not sys.path: it begins with the working directory, which may be the folder of all models.
     code = (sys.prefix, sys.base_prefix, *(str(own / name) for name in ("common", "protos", "runner", "tests")))
-    given = (os.environ.get(name, "") for name in ("LD_LIBRARY_PATH", "PYTHONPATH", "PUNA_TRUST"))
+    given = (os.environ.get(name, "") for name in ("LD_LIBRARY_PATH", "PYTHONPATH"))
     libraries = filter(None, ":".join(given).split(":"))
     named = (text.rpartition("=")[0] or text for text in arguments)  # --adapter PATH=SCALE
     files = (text for text in chain(arguments, named) if os.path.isfile(text))  # noqa: PTH113  # takes any text

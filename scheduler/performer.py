@@ -9,6 +9,7 @@ from common.grpc.errors import domain_errors
 from common.spec import codecs
 from common.telemetry import tracing
 from common.telemetry.logs import get_logger
+from common.trust.roles import runner_peer
 from protos import cluster_pb2, host_pb2, runner_pb2, runner_pb2_grpc, scheduler_pb2
 from runner.host.client import HostClient
 from scheduler import metrics
@@ -309,7 +310,7 @@ class Performer:
 
     async def _ask(self, effect: AskRunner) -> None:
         runner = effect.runner
-        if await is_runner_there(runner):
+        if await is_runner_there(effect.node_id, runner):
             await self._loop.post(RunnerAnswered(placement_id=runner.placement_id, generation=runner.generation))
 
     async def _excuse(self, effect: ExcuseCrash) -> None:
@@ -363,9 +364,9 @@ def _note(note: Note) -> None:
             metrics.REPLICAS_LOST.labels(model=model, reason=reason).inc()
 
 
-async def is_runner_there(runner: RunnerView) -> bool:
+async def is_runner_there(node_id: str, runner: RunnerView) -> bool:
     """Return True if the very process in question answers at its address; a successor does not count."""
-    async with open_channel(runner.address, "node") as channel:
+    async with open_channel(runner.address, runner_peer(node_id, runner.placement_id)) as channel:
         try:
             with domain_errors():
                 info: runner_pb2.RunnerInfo = await runner_pb2_grpc.RunnerStub(channel).GetInfo(

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from common.trust.authority import Authority
-from common.trust.identity import Identity, own_identity, use_identity
-from common.trust.roles import parse_role
+from common.trust.certificates import issue
+from common.trust.identity import HeldIdentity, Identity, IdentitySource, own_identity, use_identity
+from common.trust.roles import parse_role, runner_peer
 
 
 class Cluster:
@@ -23,13 +24,19 @@ class Cluster:
         """Issue a certificate, and return what PUNA_TRUST names."""
         return self.authority.issue(parse_role(role), life_s=life_s)
 
+    def runner_identity(self, node_id: str, placement_id: str) -> HeldIdentity:
+        """Issue the certificate of a runner, as its host does."""
+        node = self.identity(f"node/{node_id}").material()
+        name = parse_role(runner_peer(node_id, placement_id))
+        return HeldIdentity(node.authorities, issue(node.pair, name, now_unix_s=time.time()))
+
     def identity(self, role: str, *, life_s: float = 3600.0) -> Identity:
         """Issue a certificate, and read it by the clock of the authority."""
         return Identity(self.directory(role, life_s=life_s), wall_unix_s=self._clock)
 
 
 @contextmanager
-def acting_as(identity: Identity | None) -> Iterator[None]:
+def acting_as(identity: IdentitySource | None) -> Iterator[None]:
     """Open channels and servers as a process of this identity does."""
     before = own_identity()
     use_identity(identity)

@@ -20,7 +20,7 @@ from common.network import UNIX_PREFIX, is_private_listener, is_taken, split_hos
 from common.telemetry import tracing
 from common.telemetry.logs import get_logger
 from common.trust.callers import check_caller, server_credentials
-from common.trust.identity import Identity, own_identity
+from common.trust.identity import IdentitySource, own_identity
 from common.trust.sockets import private_umask, socket_fault
 
 log = get_logger()
@@ -130,7 +130,7 @@ class CallInterceptor(aio.ServerInterceptor):
     A request with a number that is out of range is refused; streams of requests are checked by their servicers.
     """
 
-    def __init__(self, identity: Identity | None) -> None:
+    def __init__(self, identity: IdentitySource | None) -> None:
         """Check no caller if `identity` is None: then the listener has no certificates."""
         self._identity = identity
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc import aio
 
-from common.trust.identity import Identity, Material
+from common.trust.identity import IdentitySource, Material
 from common.trust.roles import host_name_of
 
 if TYPE_CHECKING:  # the stubs lack the abstract class
@@ -27,7 +27,7 @@ def credentials_to(peer: str, material: Material) -> tuple[grpc.ChannelCredentia
 class TrustedChannel(Base):
     """TLS to the holder of a role. Lives on the event loop that makes the first call."""
 
-    def __init__(self, address: str, peer: str, identity: Identity, options: list[tuple[str, Any]]) -> None:
+    def __init__(self, address: str, peer: str, identity: IdentitySource, options: list[tuple[str, Any]]) -> None:
         """`peer`: as `open_channel`."""
         self._address = address
         self._peer = peer

@@ -41,7 +41,7 @@ _SERVICES: dict[str, dict[str, frozenset[Role]]] = {
     "puna.v1.Runner": {
         **dict.fromkeys(("Generate", "Embed", "Rerank", "Tokenize", "Detokenize", "WatchLoad"), _GATEWAY),
         "GetInfo": frozenset({Role.GATEWAY, Role.SCHEDULER}),
-        "UseThreads": _NOT_ROLES,
+        **dict.fromkeys(("UseThreads", "UseIdentity"), _NOT_ROLES),
     },
     # Keys decide, on a listener that asks for no certificate (gateway/grpc/grpc_keys.py).
     "puna.v1.Inference": dict.fromkeys(
@@ -65,8 +65,8 @@ _SERVICES: dict[str, dict[str, frozenset[Role]]] = {
     "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": frozenset({Role.OPERATOR})},
 }
 TABLE = {f"/{service}/{method}": roles for service, methods in _SERVICES.items() for method, roles in methods.items()}
-# The holder of the server's own certificate may call these, too: a host calls its own runners, and no others.
-OWN = frozenset(f"/puna.v1.{method}" for method in ("Runner/GetInfo", "Runner/WatchLoad", "Runner/UseThreads"))
+# A host may call these of its own runners, and of no others.
+OWN = frozenset(f"/puna.v1.Runner/{method}" for method in ("GetInfo", "WatchLoad", "UseThreads", "UseIdentity"))
 
 
 def check_access(method: str, caller: RoleName, *, own: RoleName) -> None:
@@ -75,6 +75,7 @@ def check_access(method: str, caller: RoleName, *, own: RoleName) -> None:
     Raises:
         PermissionDenied: its role may not call this method.
     """
-    if caller.role in TABLE.get(method, ()) or (caller == own and method in OWN):
+    is_own_host = own.role is Role.RUNNER and caller == RoleName(Role.NODE, own.node_id)
+    if caller.role in TABLE.get(method, ()) or (is_own_host and method in OWN):
         return
     raise PermissionDenied(f"{caller} may not call {method}")

@@ -10,7 +10,7 @@ from grpc import aio
 from common.errors import PermissionDenied, Unauthenticated
 from common.trust.access import check_access
 from common.trust.certificates import BadCertificate, Facts, read_facts
-from common.trust.identity import Identity, Material
+from common.trust.identity import IdentitySource, Material
 from common.trust.roles import Role, RoleName
 
 if TYPE_CHECKING:  # generic in the stubs only
@@ -21,7 +21,7 @@ else:
 _CERTIFICATE_KEY = "x509_pem_cert"
 
 
-def server_credentials(identity: Identity) -> grpc.ServerCredentials:
+def server_credentials(identity: IdentitySource) -> grpc.ServerCredentials:
     """Build credentials that ask callers for a certificate; new connections get the newest one of ours."""
     shown = identity.material()
 
@@ -41,7 +41,7 @@ def server_credentials(identity: Identity) -> grpc.ServerCredentials:
     )
 
 
-def check_caller(context: ServicerContext, method: str, identity: Identity) -> None:
+def check_caller(context: ServicerContext, method: str, identity: IdentitySource) -> None:
     """Let a call pass.
 
     Raises:

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from common.trust.roles import URI_SCHEME, RoleName, parse_role
+from common.trust.roles import Role, RoleName, parse_uri, runner_domain
 
 LIFE_S = 24 * 3600.0
 _AUTHORITY_LIFE_S = 10 * 365 * 24 * 3600.0
@@ -53,9 +53,10 @@ def make_authority(now_unix_s: float) -> KeyPair:
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     name = _subject(f"puna cluster {serial:040x}"[:32])
-    builder = _builder(name, key.public_key(), now_unix_s, _AUTHORITY_LIFE_S).issuer_name(name).serial_number(serial)
+    builder = _builder(name, key.public_key(), now_unix_s, now_unix_s + _AUTHORITY_LIFE_S)
+    builder = builder.issuer_name(name).serial_number(serial)
     certificate = (
-        builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder.add_extension(x509.BasicConstraints(ca=True, path_length=1), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -68,22 +69,48 @@ def issue(authority: KeyPair, name: RoleName, *, now_unix_s: float, life_s: floa
     Raises:
         BadCertificate: the authority's own files are damaged.
     """
-    issuer, issuer_key = _authority(authority)
     key = ec.generate_private_key(ec.SECP256R1())
+    certificate = certify(authority, key.public_key(), name, now_unix_s=now_unix_s, life_s=life_s)
+    return KeyPair(certificate, _private_pem(key))
+
+
+def certify(
+    authority: KeyPair, key: ec.EllipticCurvePublicKey, name: RoleName, *, now_unix_s: float, life_s: float = LIFE_S
+) -> bytes:
+    """Issue a certificate for the holder of a key; the PEM has those of a node that issues it to a runner, too.
+
+    A node's certificate may issue those of its own runners, and ends no earlier than they do.
+
+    Raises:
+        BadCertificate: the authority's own files are damaged.
+    """
+    issuer, issuer_key = _load(authority.certificate)[0], _load_key(authority.key)
     names = [x509.UniformResourceIdentifier(name.uri), *map(x509.DNSName, name.host_names)]
-    certificate = (
-        _builder(_subject(str(name)[:64]), key.public_key(), now_unix_s, life_s)
+    is_node, is_runner = name.role is Role.NODE, name.role is Role.RUNNER
+    end_unix_s = min(now_unix_s + life_s, issuer.not_valid_after_utc.timestamp())
+    builder = (
+        _builder(_subject(runner_domain(name.node_id) if is_runner else str(name)[:64]), key, now_unix_s, end_unix_s)
         .issuer_name(issuer.subject)
         .serial_number(x509.random_serial_number())
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.BasicConstraints(ca=is_node, path_length=0 if is_node else None), critical=True)
+        .add_extension(_usage(shakes_hands=True, signs_certificates=is_node), critical=True)
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
         )
-        .sign(issuer_key, hashes.SHA256())
     )
-    return KeyPair(_pem(certificate), _private_pem(key))
+    if is_node:
+        builder = builder.add_extension(x509.NameConstraints(_names_of_runners(name), None), critical=True)
+    return _pem(builder.sign(issuer_key, hashes.SHA256())) + (authority.certificate if is_runner else b"")
+
+
+def _names_of_runners(node: RoleName) -> list[x509.GeneralName]:
+    """List the names that certificates issued by a node may have.
+
+    The subject counts as well: gRPC compares its common name with the expected host where no DNS name is.
+    """
+    domain = runner_domain(node.node_id)
+    return [x509.DNSName(domain), x509.UniformResourceIdentifier(domain), x509.DirectoryName(_subject(domain))]
 
 
 def read_facts(certificate: bytes) -> Facts:
@@ -96,7 +123,7 @@ def read_facts(certificate: bytes) -> Facts:
     try:
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         (uri,) = names.get_values_for_type(x509.UniformResourceIdentifier)
-        name = parse_role(uri.removeprefix(URI_SCHEME)) if uri.startswith(URI_SCHEME) else None
+        name = parse_uri(uri)
     except (x509.ExtensionNotFound, ValueError):
         name = None
     if name is None:
@@ -111,6 +138,8 @@ def check_pair(pair: KeyPair, authorities: bytes, *, now_unix_s: float) -> Facts
         BadCertificate: it cannot.
     """
     facts, found = read_facts(pair.certificate), _load(pair.certificate)
+    if facts.name.role is Role.NODE:
+        _check_issues_to_runners(found[0], facts.name)
     if found[0].public_key() != _load_key(pair.key).public_key():
         raise BadCertificate("the key belongs to another certificate; copy both files again")
     if not any(_is_issued_by(found[-1], one) for one in _load(authorities)):
@@ -125,6 +154,25 @@ def check_pair(pair: KeyPair, authorities: bytes, *, now_unix_s: float) -> Facts
     return facts
 
 
+def _check_issues_to_runners(certificate: x509.Certificate, node: RoleName) -> None:
+    """Check that a node's certificate can issue those of its runners, and no others.
+
+    Raises:
+        BadCertificate: it cannot, or it could issue any certificate of the cluster.
+    """
+    wanted = set(_names_of_runners(node)[:2])  # cert-manager knows no constraint of directory names
+    try:
+        is_authority = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        allowed = certificate.extensions.get_extension_for_class(x509.NameConstraints).value.permitted_subtrees or []
+    except x509.ExtensionNotFound:
+        is_authority, allowed = False, []
+    if not is_authority or {one for one in allowed if not isinstance(one, x509.DirectoryName)} != wanted:
+        raise BadCertificate(
+            f"the certificate of {node} must be an authority for {runner_domain(node.node_id)} and no other names; "
+            f"`puna trust issue {node}` makes it so, docs/security.md has the fields for cert-manager"
+        )
+
+
 def newest_of(authorities: bytes, count: int) -> bytes:
     """Return the first certificates of a bundle."""
     return b"".join(_pem(one) for one in _load(authorities)[:count])
@@ -136,10 +184,6 @@ def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) ->
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
-
-
-def _authority(pair: KeyPair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    return _load(pair.certificate)[0], _load_key(pair.key)
 
 
 def _load(pem: bytes) -> list[x509.Certificate]:
@@ -160,20 +204,20 @@ def _load_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
 
 
 def _builder(
-    subject: x509.Name, key: ec.EllipticCurvePublicKey, now_unix_s: float, life_s: float
+    subject: x509.Name, key: ec.EllipticCurvePublicKey, now_unix_s: float, end_unix_s: float
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .public_key(key)
         .not_valid_before(_date(now_unix_s - _BACKDATED_S))
-        .not_valid_after(_date(now_unix_s + life_s))
+        .not_valid_after(_date(end_unix_s))
     )
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def _usage(*, shakes_hands: bool = False, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature=not signs_certificates,
+        digital_signature=shakes_hands,
         key_cert_sign=signs_certificates,
         crl_sign=signs_certificates,
         content_commitment=False,

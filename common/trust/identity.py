@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from common.paths import open_regular
 from common.startup_error import StartupError
@@ -33,6 +34,33 @@ class Material:
     facts: Facts
     authorities: bytes
     pair: KeyPair
+
+
+class IdentitySource(Protocol):
+    """Anything that has the newest certificate of this process."""
+
+    def material(self) -> Material:
+        """Return the certificate for connections that are opened from now on."""
+
+
+class HeldIdentity:
+    """Identity of a process that is given its certificates and reads no files: of a runner, by its host."""
+
+    def __init__(self, authorities: bytes, pair: KeyPair) -> None:
+        """As `replace`."""
+        self.replace(authorities, pair)
+
+    def replace(self, authorities: bytes, pair: KeyPair) -> None:
+        """Use another certificate from now on.
+
+        Raises:
+            BadCertificate: it cannot be used.
+        """
+        self._material = Material(check_pair(pair, authorities, now_unix_s=time.time()), authorities, pair)
+
+    def material(self) -> Material:
+        """Return the newest certificate."""
+        return self._material
 
 
 class Identity:
@@ -112,10 +140,10 @@ def _text(error: OSError | BadCertificate, directory: Path) -> str:
     return f"{error}" if str(directory) in str(error) else f"{directory}: {error}"
 
 
-_own: Identity | None = None
+_own: IdentitySource | None = None
 
 
-def use_identity(identity: Identity | None) -> None:
+def use_identity(identity: IdentitySource | None) -> None:
     """Set the identity that this process shows on TCP connections that are opened from now on; None: no TLS."""
     global _own  # noqa: PLW0603  # one process, one identity, as one configuration of logs
     _own = identity
@@ -123,6 +151,6 @@ def use_identity(identity: Identity | None) -> None:
         CERTIFICATE_EXPIRES.set_function(lambda: identity.material().facts.valid_to_unix_s)
 
 
-def own_identity() -> Identity | None:
+def own_identity() -> IdentitySource | None:
     """Return what `use_identity` was given."""
     return _own

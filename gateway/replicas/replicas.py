@@ -10,6 +10,7 @@ from common.clock import Clock, SystemClock
 from common.errors import PunaError, RunnerLost
 from common.grpc.watch import Backoff, watch
 from common.telemetry.logs import get_logger
+from common.trust.roles import runner_peer
 from gateway.converters.routes import replica_state
 from gateway.core.dispatch import replica_load
 from gateway.core.dispatch.replica_choice import ReplicaCandidate
@@ -261,7 +262,7 @@ class ReplicaPool:
         connection = Connection(
             info=info,
             model_name=model_name,
-            runner=RunnerClient(info.address, info.node_id),
+            runner=RunnerClient(info.address, runner_peer(info.node_id, info.placement_id)),
             load=load,
             reported_s=self._clock.now_s(),
         )

@@ -27,6 +27,8 @@ from common.service import run_service
 from common.spec import codecs
 from common.telemetry.logs import drain_logs, get_logger
 from common.telemetry.metrics import serve_metrics
+from common.trust.certificates import BadCertificate, KeyPair
+from common.trust.identity import HeldIdentity, use_identity
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner import metrics
 from runner.core.sequence.decode_windows import DecodeWindows
@@ -75,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--planned", default="", help="MemoryReport that was measured for the layout, as proto JSON")
     parser.add_argument("--listen", default="127.0.0.1:0", help="gRPC: host:port or unix:/path")
     parser.add_argument("--metrics-listen", default=None, help="Prometheus page: host:port")
+    parser.add_argument("--identity-fd", type=int, help="inherited file descriptor of the certificate to show")
     parser.add_argument("--policy", default="best", choices=[policy.value for policy in SlotPolicy])
     parser.add_argument(
         "--repeat-limit", default=REPEATED_TOKENS_MAX, type=int, help="end after so many equal tokens; 0: never"
@@ -178,6 +181,8 @@ class RunnerProcess(EngineListener):
 
     async def serve(self, stop: asyncio.Event) -> int:
         """Listen, say where, load, serve until `stop`, drain; return the exit status."""
+        if self._args.identity_fd is not None:
+            self._servicer.identity = _take_identity(self._args.identity_fd)
         server = bind_server(
             self._args.listen,
             register=lambda server: runner_pb2_grpc.add_RunnerServicer_to_server(self._servicer, server),
@@ -336,6 +341,22 @@ class RunnerProcess(EngineListener):
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, sys.stdout.fileno())
         os.close(quiet)
+
+
+def _take_identity(descriptor: int) -> HeldIdentity:
+    """Read the certificate that the host passes, and show it from now on.
+
+    Raises:
+        StartupError: it cannot be used.
+    """
+    with os.fdopen(descriptor, "rb") as file:
+        given = runner_pb2.RunnerIdentity.FromString(file.read())
+    try:
+        identity = HeldIdentity(given.authorities, KeyPair(given.certificate, given.key))
+    except BadCertificate as error:
+        raise StartupError(f"the certificate from the host cannot be used: {error}") from error
+    use_identity(identity)
+    return identity
 
 
 def _parse_planned(text: str) -> cluster_pb2.MemoryReport | None:

@@ -9,10 +9,12 @@ from typing import Any
 from grpc import aio
 
 from common.clock import NS_PER_MS, NS_PER_S
-from common.errors import ModelLoading, PlacementMismatch, UnsupportedCapability
+from common.errors import InvalidRequest, ModelLoading, PlacementMismatch, UnsupportedCapability
 from common.telemetry import tracing
 from common.telemetry.logs import get_logger
 from common.telemetry.tracing import Span
+from common.trust.certificates import BadCertificate, KeyPair
+from common.trust.identity import HeldIdentity
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner import metrics
 from runner.core.sequence.requests import TokenizedPrompt
@@ -53,6 +55,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self._streams = streams
         self._board = board
         self.info = info
+        self.identity: HeldIdentity | None = None  # none on Unix sockets
         self._constraints = ConstraintReader()
 
     async def Generate(
@@ -153,6 +156,18 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         used = threads.use(request.threads)
         self._board.changed()
         return runner_pb2.UseThreadsResponse(threads=used)
+
+    async def UseIdentity(
+        self, request: runner_pb2.RunnerIdentity, context: aio.ServicerContext[Any, Any]
+    ) -> runner_pb2.UseIdentityResponse:
+        """Show another certificate from now on."""
+        if self.identity is None:
+            raise InvalidRequest("this runner shows no certificate; it listens on a Unix socket")
+        try:
+            self.identity.replace(request.authorities, KeyPair(request.certificate, request.key))
+        except BadCertificate as error:
+            raise InvalidRequest(str(error), param="certificate") from error
+        return runner_pb2.UseIdentityResponse()
 
     def _admit(self, request: Admitted) -> None:
         """Refuse what is not for this runner or comes at the wrong time, and note that it was used."""

@@ -102,8 +102,8 @@ def see_replica(state: ClusterState, runner: RunnerView, now_s: float) -> None:
 
 def ask_runners(state: ClusterState, now_s: float) -> None:
     """Probe the runners of a silent host before their routes are withdrawn: they may live on without it."""
-    for runner in state.observed.runners_to_ask(now_s):
-        state.emit(AskRunner(runner=runner))
+    for node_id, runner in state.observed.runners_to_ask(now_s):
+        state.emit(AskRunner(node_id=node_id, runner=runner))
 
 
 def follow_loads(state: ClusterState, now_s: float) -> None:

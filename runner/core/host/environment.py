@@ -39,7 +39,6 @@ _NAMES = LIMITS | {
     "PUNA_INSECURE",
     "PUNA_PREFETCH",
     "PUNA_RESERVE_CHECK",
-    "PUNA_TRUST",  # a runner answers for its node
     # The mark by which `puna down` finds what a killed `puna up` left behind.
     "_PUNA_CLUSTER",
 }

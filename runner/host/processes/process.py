@@ -177,16 +177,19 @@ def take_pipe(pipe: IO[bytes] | None) -> int:
         return os.dup(pipe.fileno())
 
 
-def spawn_runner(command: Sequence[str], *, log_path: Path, lock: int, environment: Mapping[str, str]) -> SpawnedRunner:
-    """Start a runner that survives this host. The lock passes to it.
+def spawn_runner(
+    command: Sequence[str], *, log_path: Path, inherited: Sequence[int], environment: Mapping[str, str]
+) -> SpawnedRunner:
+    """Start a runner that survives this host. The inherited descriptors, its lock among them, pass to it.
 
     Raises:
         InternalError: as `spawn`.
     """
     try:
-        process, child = spawn(command, log_path=log_path, environment=environment, pass_fds=[lock])
+        process, child = spawn(command, log_path=log_path, environment=environment, pass_fds=inherited)
     finally:
-        os.close(lock)
+        for descriptor in inherited:
+            os.close(descriptor)
     with contextlib.suppress(OSError):
         (PROC / str(child.pid) / "oom_score_adj").write_text(str(OOM_SCORE_ADJUSTMENT))
     return SpawnedRunner(process, take_pipe(child.stdout))

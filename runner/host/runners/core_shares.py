@@ -17,6 +17,7 @@ from common.telemetry.logs import get_logger
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner.core.threads.cores import CoreClaim, CoreDivision
 from runner.host.devices.decode_speeds import SERVING
+from runner.host.runners.runner_identity import own_runner
 
 log = get_logger()
 
@@ -64,7 +65,7 @@ class CoreShares:
         placement = record.placement
         request = runner_pb2.UseThreadsRequest(placement=placement, threads=threads)
         try:
-            async with open_channel(record.address) as channel:
+            async with open_channel(record.address, own_runner(placement.placement_id)) as channel:
                 with domain_errors():
                     await runner_pb2_grpc.RunnerStub(channel).UseThreads(request, timeout=SEND_TIMEOUT_S)
         except PunaError as error:  # it ends, or hangs; else the next look sends it again

@@ -16,6 +16,7 @@ from common.clock import MS_PER_S, Clock
 from common.errors import DeviceMemoryExhausted, DiskFull, InternalError, PunaError, RunnerLost, ShuttingDown
 from common.network import UNIX_PREFIX
 from common.telemetry.logs import get_logger
+from common.trust.identity import own_identity
 from protos import cluster_pb2
 from runner.core.host.exits import blamed_devices, explain_exit, refused_bytes
 from runner.core.host.tunnel import Purpose
@@ -26,6 +27,7 @@ from runner.host.processes.children import runner_command
 from runner.host.processes.process import ProcessHandle, read_log_tail, spawn_runner, start_ticks, take_lock
 from runner.host.processes.stopping import REAP_TIMEOUT_S, DrainDeadline, kill_process, stop_process, wait_until_gone
 from runner.host.runners.load_progress import FetchProgress, Preparation, PrepareFiles, show_last_error
+from runner.host.runners.runner_identity import RunnerIdentity, own_runner
 from runner.host.runners.runner_link import HUNG_AFTER_S, Silence, is_placement, watch_pings, watch_status
 from runner.host.runners.runner_notes import RunnerNote, write_note
 from runner.host.runners.runner_spec import RunnerSpec, advertised, own_devices
@@ -56,6 +58,9 @@ class HostRunner:
         self._clock = clock
         self._borrower = borrower
         self._borrowed: Borrowed | None = None
+        identity = own_identity()
+        self._identity = None if identity is None else RunnerIdentity(identity, spec.placement_id, clock)
+        self._peer = own_runner(spec.placement_id)
         self._process: ProcessHandle | None = None
         self._record = cluster_pb2.RunnerRecord()
         self._record.CopyFrom(spec.record)
@@ -192,7 +197,7 @@ class HostRunner:
     async def _live_adopted(self, process: ProcessHandle) -> None:
         try:
             address = self._record.address  # empty: the earlier host died before the hello
-            if address and await is_placement(address, self._record.placement, clock=self._clock):
+            if address and await is_placement(address, self._peer, self._record.placement, clock=self._clock):
                 log.info("runner.adopted", placement=self.spec.placement_id, pid=process.pid)
                 await self._follow(process)
             else:
@@ -209,9 +214,13 @@ class HostRunner:
             self._socket_path = str(self._home.socket_path(spec.short_name()))
         self._borrowed = await self._borrower.borrow(spec.peers, Purpose.SERVE)
         layout = addressed(spec.record.layout, self._borrowed)
-        lock = take_lock(self._lock_path)
-        command = runner_command("serve", spec.arguments(self._socket_path, listen=listen, layout=layout))
-        spawned = spawn_runner(command, log_path=self._log_path, lock=lock, environment=spec.environment)
+        inherited = [take_lock(self._lock_path)]
+        arguments = spec.arguments(self._socket_path, listen=listen, layout=layout)
+        if self._identity is not None and not self._socket_path:
+            inherited.append(self._identity.hand_over())
+            arguments += ["--identity-fd", str(inherited[-1])]
+        command = runner_command("serve", arguments)
+        spawned = spawn_runner(command, log_path=self._log_path, inherited=inherited, environment=spec.environment)
         self._process = spawned.process
         self._record.pid = spawned.process.pid
         log.info(
@@ -239,13 +248,15 @@ class HostRunner:
     async def _follow(self, process: ProcessHandle) -> None:
         """Watch the runner until its process is gone; then say why it ended."""
         address = self._record.address
-        watches = [asyncio.create_task(watch_status(address, take=self._take_status, gone=process.exited))]
+        watches = [asyncio.create_task(watch_status(address, self._peer, take=self._take_status, gone=process.exited))]
         if address:
             watches += [
-                asyncio.create_task(watch_pings(address, heard=self._silence.hear, gone=process.exited)),
+                asyncio.create_task(watch_pings(address, self._peer, heard=self._silence.hear, gone=process.exited)),
                 asyncio.create_task(self._watch_silence(process)),
                 asyncio.create_task(self._watch_steps(process)),
             ]
+        if self._identity is not None and address and not self._socket_path:
+            watches.append(asyncio.create_task(self._identity.keep(address, process.exited)))
         if self._borrowed is not None:
             watches.append(asyncio.create_task(self._watch_lenders(self._borrowed, process)))
         try:

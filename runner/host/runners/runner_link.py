@@ -73,9 +73,11 @@ def lengthen_silence(silence_s: float, *, elapsed_s: float, heard: bool) -> floa
     return 0.0 if heard else silence_s + min(elapsed_s, 2 * SILENCE_LOOK_INTERVAL_S)
 
 
-async def watch_status(address: str, *, take: Callable[[cluster_pb2.RunnerStatus], None], gone: asyncio.Event) -> None:
+async def watch_status(
+    address: str, peer: str, *, take: Callable[[cluster_pb2.RunnerStatus], None], gone: asyncio.Event
+) -> None:
     """Pass on every status that the runner pushes; dial again when the stream breaks. Ends once `gone` is set."""
-    async with open_channel(address) as channel:
+    async with open_channel(address, peer) as channel:
         stub = runner_pb2_grpc.RunnerStub(channel)
         while not gone.is_set():
             try:
@@ -92,9 +94,9 @@ async def watch_status(address: str, *, take: Callable[[cluster_pb2.RunnerStatus
             await asyncio.sleep(RECONNECT_S)
 
 
-async def watch_pings(address: str, *, heard: Callable[[], None], gone: asyncio.Event) -> None:
+async def watch_pings(address: str, peer: str, *, heard: Callable[[], None], gone: asyncio.Event) -> None:
     """Ask for health every second and tell of every answer, whatever it says: it came from a live event loop."""
-    async with open_channel(address) as channel:
+    async with open_channel(address, peer) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         while not gone.is_set():
             with contextlib.suppress(PunaError), domain_errors():
@@ -103,10 +105,10 @@ async def watch_pings(address: str, *, heard: Callable[[], None], gone: asyncio.
             await asyncio.sleep(PING_INTERVAL_S)
 
 
-async def is_placement(address: str, placement: cluster_pb2.PlacementRef, *, clock: Clock) -> bool:
+async def is_placement(address: str, peer: str, placement: cluster_pb2.PlacementRef, *, clock: Clock) -> bool:
     """Return True if the process that answers at `address` is this placement in this incarnation."""
     deadline_s = clock.now_s() + HANDSHAKE_TIMEOUT_S
-    async with open_channel(address) as channel:
+    async with open_channel(address, peer) as channel:
         stub = runner_pb2_grpc.RunnerStub(channel)
         while clock.now_s() < deadline_s:
             try:

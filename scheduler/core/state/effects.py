@@ -172,6 +172,7 @@ class StartRunner:
 class AskRunner:
     """Ask a runner itself whether it is there; its host is silent. An answer is an event, silence is none."""
 
+    node_id: str
     runner: RunnerView
 
 

@@ -89,13 +89,13 @@ class Observed:
         """Take in the answer of a runner itself."""
         self._answered[placement_id, generation] = now_s
 
-    def runners_to_ask(self, now_s: float) -> list[RunnerView]:
-        """Return the runners of lost nodes that are due to be probed again."""
-        due: list[RunnerView] = []
+    def runners_to_ask(self, now_s: float) -> list[tuple[str, RunnerView]]:
+        """Return the runners of lost nodes that are due to be probed again, with the ids of their nodes."""
+        due: list[tuple[str, RunnerView]] = []
         for node_id in self._missing:
             if self.frozen_since_s is None and now_s >= self._ask_at_s(node_id):
                 self._asked[node_id] = now_s
-                due += [runner for runner in self.nodes[node_id].runners if runner.state in SERVING_STATES]
+                due += [(node_id, runner) for runner in self.nodes[node_id].runners if runner.state in SERVING_STATES]
         return due
 
     def expire(self, now_s: float) -> None:

@@ -201,6 +201,11 @@ class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
                 async with asyncio.timeout(REPORT_INTERVAL_S):
                     await self._changed.wait()
 
+    async def UseIdentity(  # noqa: N802
+        self, request: runner_pb2.RunnerIdentity, context: Context
+    ) -> runner_pb2.UseIdentityResponse:
+        return runner_pb2.UseIdentityResponse()
+
     async def UseThreads(  # noqa: N802
         self, request: runner_pb2.UseThreadsRequest, context: Context
     ) -> runner_pb2.UseThreadsResponse:

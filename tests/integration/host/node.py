@@ -18,6 +18,7 @@ from protos import cluster_pb2, discovery_pb2, host_pb2
 from runner.host.client import HostClient
 from tests.integration.host.fake_host import SCENARIO
 from tests.ports import free_port
+from tests.trust import Cluster
 
 ROOT = Path(__file__).resolve().parents[3]
 START_DEADLINE_S = 60.0
@@ -95,7 +96,7 @@ class Node:
     host: Service
     discovery_address: str
     address: str = ""
-    client: HostClient = field(default_factory=HostClient)
+    client: HostClient = field(default_factory=lambda: HostClient("node"))
     fence: host_pb2.Fence = field(default_factory=lambda: host_pb2.Fence(number=10, leader_id="leader"))
 
     @property
@@ -166,18 +167,25 @@ async def start_host(environment: dict[str, str]) -> Service:
 
 @asynccontextmanager
 async def running_node(
-    directory: Path, models: Path, *, ready: str = "host.ready", **environment: str
+    directory: Path, models: Path, trust: Cluster | None = None, /, *, ready: str = "host.ready", **environment: str
 ) -> AsyncIterator[Node]:
-    """Discovery and a host that has registered and has said `ready`; afterwards both are gone, and all runners too."""
+    """Discovery and a host that has registered and has said `ready`; afterwards both are gone, and all runners too.
+
+    With `trust` they are the node "a" of that cluster, and the caller has to act as its scheduler.
+    """
     home = directory / "h"
     discovery_address = f"127.0.0.1:{free_port()}"  # a test may start it again there
-    discovery = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": discovery_address})
+    own, certified = {"PUNA_DISCOVERY_LISTEN": discovery_address}, {}
+    if trust is not None:
+        own["PUNA_TRUST"], certified["PUNA_TRUST"] = str(trust.directory("discovery")), str(trust.directory("node/a"))
+    discovery = await Service.start("discovery", environment=own)
     await discovery.event("discovery.ready")
     given = {
         "PUNA_HOME": str(home),
         "PUNA_MODELS": str(models),
         "PUNA_NODE_LISTEN": "127.0.0.1:0",
         "PUNA_DISCOVERY_ADDRESS": discovery_address,
+        **certified,
         **environment,
     }
     node = Node(

@@ -70,13 +70,14 @@ sys.meta_path.insert(0, Trap())
 _REFUSED = "PermissionError"
 
 
-def attacked(mode: str, arguments: list[str], code: Path, **wanted: Any) -> dict[str, str]:
+def attacked(mode: str, arguments: list[str], code: Path, *, trust: Path, **wanted: Any) -> dict[str, str]:
     (code / "sitecustomize.py").write_text(_HOSTILE)
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(code),
         "PYTHONPATH": str(code),
         "LC_ATTACK": json.dumps(wanted),
+        "PUNA_TRUST": str(trust),
     }
     done = subprocess.run(
         [sys.executable, "-m", "runner", mode, *arguments],
@@ -112,6 +113,7 @@ def test_hostile_code_in_a_runner_reaches_its_own_file_only(mode: str, zoo: Zoo,
             mode,
             arguments[mode],
             code,
+            trust=home,
             own=str(model),
             other=str(secret),
             folder=str(home),

@@ -15,13 +15,14 @@ from grpc_reflection.v1alpha import reflection_pb2
 from common.grpc.client import open_channel
 from common.grpc.server import bind_server
 from common.trust.access import TABLE
+from common.trust.identity import IdentitySource
 from common.trust.roles import Role
 from protos import discovery_pb2, host_pb2, inference_pb2, runner_pb2, scheduler_pb2, store_pb2
 from tests.trust import Cluster, acting_as
 
-SERVER = "node/a"
+SERVERS = ("node/a", "runner/a/p")
 GATEWAY, SCHEDULER, OPERATOR = {"gateway"}, {"scheduler"}, {"operator"}
-NODES, RUNNERS = {SERVER, "node/b"}, {"runner/p"}
+NODES, RUNNERS = {"node/a", "node/b"}, {"runner/a/p", "runner/b/p"}
 EVERY_ROLE = {"gateway", "scheduler", "discovery", "operator", "metrics", *NODES, *RUNNERS}
 # Written by hand, so that a change of the table has to be made twice.
 EXPECTED: dict[str, set[str]] = {
@@ -34,13 +35,15 @@ EXPECTED: dict[str, set[str]] = {
     "puna.v1.ModelStore/ReadBlob": GATEWAY | NODES,
     "puna.v1.ModelStore/ReadManifest": GATEWAY | NODES,
     "puna.v1.Runner": GATEWAY,
-    "puna.v1.Runner/GetInfo": GATEWAY | SCHEDULER | {SERVER},
-    "puna.v1.Runner/WatchLoad": GATEWAY | {SERVER},
-    "puna.v1.Runner/UseThreads": {SERVER},
+    "puna.v1.Runner/GetInfo": GATEWAY | SCHEDULER,
+    "puna.v1.Runner/UseThreads": set(),
+    "puna.v1.Runner/UseIdentity": set(),
     "puna.v1.Inference": set(),
     "grpc.health.v1.Health": EVERY_ROLE,
     "grpc.reflection.v1alpha.ServerReflection": OPERATOR,
 }
+# Of the server that is a runner, its own node and no other may call these, too.
+OF_HOST = {f"/puna.v1.Runner/{method}" for method in ("GetInfo", "WatchLoad", "UseThreads", "UseIdentity")}
 CONTRACTS = (discovery_pb2, host_pb2, inference_pb2, runner_pb2, scheduler_pb2, store_pb2)
 SERVICES: list[ServiceDescriptor] = [
     service
@@ -53,9 +56,15 @@ REFUSALS = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED, grpc.S
 CALL_TIMEOUT_S = 30.0
 
 
-def expected_callers(method: str) -> set[str]:
+def expected_callers(method: str, server: str) -> set[str]:
     service, _, name = method.removeprefix("/").partition("/")
-    return EXPECTED.get(f"{service}/{name}", EXPECTED[service])
+    host = {"node/a"} if server == "runner/a/p" and method in OF_HOST else set()
+    return EXPECTED.get(f"{service}/{name}", EXPECTED[service]) | host
+
+
+def identity_of(role: str, cluster: Cluster) -> IdentitySource:
+    kind, _, holder = role.partition("/")
+    return cluster.runner_identity(*holder.split("/")) if kind == "runner" else cluster.identity(role)
 
 
 def test_every_method_of_every_service_has_a_row() -> None:
@@ -73,14 +82,19 @@ def register_all(server: aio.Server) -> None:
 
 
 @pytest.fixture
-async def address(tmp_path: Path) -> AsyncIterator[str]:
-    with acting_as(Cluster(tmp_path / "own").identity(SERVER)):
-        server = bind_server("127.0.0.1:0", register=register_all, services=["puna.v1.Host"])
-    await server.start()
+def server() -> str:
+    return "node/a"
+
+
+@pytest.fixture
+async def address(server: str, tmp_path: Path) -> AsyncIterator[str]:
+    with acting_as(identity_of(server, Cluster(tmp_path / "own"))):
+        bound = bind_server("127.0.0.1:0", register=register_all, services=["puna.v1.Host"])
+    await bound.start()
     try:
-        yield server.address
+        yield bound.address
     finally:
-        await server.stop(0)
+        await bound.stop(0)
 
 
 async def callers_let_in(method: str, channels: dict[str, aio.Channel]) -> set[str]:
@@ -102,16 +116,17 @@ async def code_of(method: str, channel: aio.Channel) -> grpc.StatusCode:
     return grpc.StatusCode.OK
 
 
-async def test_exactly_the_roles_of_the_table_are_let_in(address: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", SERVERS)
+async def test_exactly_the_roles_of_the_table_are_let_in(server: str, address: str, tmp_path: Path) -> None:
     own = Cluster(tmp_path / "own")
     assert {caller.partition("/")[0] for caller in EVERY_ROLE} == set(Role)
     async with AsyncExitStack() as stack:
         channels: dict[str, aio.Channel] = {}
         for caller in EVERY_ROLE:
-            with acting_as(own.identity(caller)):
-                channels[caller] = await stack.enter_async_context(open_channel(address, SERVER))
+            with acting_as(identity_of(caller, own)):
+                channels[caller] = await stack.enter_async_context(open_channel(address, server))
         let_in = {method: await callers_let_in(method, channels) for method in METHODS}
-    assert let_in == {method: expected_callers(method) for method in METHODS}
+    assert let_in == {method: expected_callers(method, server) for method in METHODS}
 
 
 def strangers_credentials(kind: str, directory: Path) -> tuple[bytes | None, bytes | None]:
@@ -141,7 +156,7 @@ async def test_plaintext_is_refused(address: str) -> None:
         assert await code_of("/grpc.health.v1.Health/Check", channel) is grpc.StatusCode.UNAVAILABLE
 
 
-@pytest.mark.parametrize("peer", ["node/b", "scheduler", "runner/a", ""])
+@pytest.mark.parametrize("peer", ["node/b", "scheduler", "runner/a/p", ""])
 async def test_a_client_does_not_speak_to_another_role_or_node(peer: str, address: str, tmp_path: Path) -> None:
     with acting_as(Cluster(tmp_path / "own").identity("gateway")):
         channel = open_channel(address, peer)

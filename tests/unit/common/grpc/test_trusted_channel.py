@@ -17,7 +17,6 @@ from common.grpc.server import GrpcServer, bind_server
 from common.network import split_host_port
 from common.trust.identity import Identity
 from protos import host_pb2, runner_pb2, runner_pb2_grpc
-from runner.client import RunnerClient
 from runner.host.client import HostClient
 from tests.trust import Cluster, acting_as
 from tests.waiting import until
@@ -167,19 +166,6 @@ def established(pair: Pair) -> set[str]:
     tables = [Path(f"/proc/self/net/{name}").read_text() for name in ("tcp", "tcp6")]
     rows = [line.split() for table in tables for line in table.splitlines()[1:]]
     return {row[1] for row in rows if row[2].endswith(port) and row[3] == "01"}
-
-
-@pytest.mark.parametrize(("node_id", "works"), [("a", True), ("b", False)])
-async def test_a_runner_answers_with_the_certificate_of_its_node(node_id: str, works: bool, tmp_path: Path) -> None:
-    async with pair_of(Cluster(tmp_path)) as pair:
-        with acting_as(Identity(pair.client_files)):
-            client = RunnerClient(pair.server.address, node_id)
-        async with client:
-            if works:
-                await client.tokenize(runner_pb2.TokenizeRequest())
-            else:
-                with pytest.raises(ModelUnavailable, match="service unreachable"):
-                    await client.tokenize(runner_pb2.TokenizeRequest())
 
 
 @pytest.mark.parametrize(("node_id", "error"), [("a", InternalError), ("b", ModelUnavailable), ("", InternalError)])

@@ -18,14 +18,27 @@ NODE = RoleName(Role.NODE, "a.b_C-1")
 
 
 @pytest.mark.parametrize(
-    "text", ["", "root", "node", "node/", "node/a/b", "node/-a", "gateway/", "gateway/a", "Gateway"]
+    "text",
+    [
+        "",
+        "root",
+        "node",
+        "node/",
+        "node/a/b",
+        "node/-a",
+        "gateway/",
+        "gateway/a",
+        "Gateway",
+        "runner/p",
+        "runner/a/b/p",
+    ],
 )
 def test_what_is_no_role_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"role|id"):
         parse_role(text)
 
 
-@pytest.mark.parametrize("name", [RoleName(Role.GATEWAY), NODE, RoleName(Role.RUNNER, "p" * 63)])
+@pytest.mark.parametrize("name", [RoleName(Role.GATEWAY), NODE, RoleName(Role.RUNNER, "a.b_C-1/" + "p" * 63)])
 def test_a_certificate_names_its_holder_and_is_renewed_at_half_of_its_life(name: RoleName) -> None:
     assert parse_role(str(name)) == name
     authority = make_authority(NOW_S)

@@ -31,7 +31,7 @@ def come_back(observed: Observed, now_s: float) -> None:
 
 
 def asked(observed: Observed, now_s: float) -> list[str]:
-    return [one.placement_id for one in observed.runners_to_ask(now_s)]
+    return [one.placement_id for _, one in observed.runners_to_ask(now_s)]
 
 
 def generation(observed: Observed) -> int | None:
