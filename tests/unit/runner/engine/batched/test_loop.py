@@ -32,7 +32,7 @@ def test_positions_go_on_where_the_slot_ends_and_outputs_are_where_sampling_is()
     positions = [
         {slot: [at for where, at, _ in call if where == slot] for slot in (0, 1)} for call in simulation.context.calls
     ]
-    assert positions == [{0: [0, 1, 2, 3], 1: []}, {0: [4, 5], 1: [0]}, {0: [6], 1: [1]}, {0: [], 1: [2]}]
+    assert positions == [{0: [0, 1, 2], 1: [0]}, {0: [3, 4, 5], 1: [1]}, {0: [6], 1: [2]}]
 
 
 @pytest.mark.behaviour("B-09")
