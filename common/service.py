@@ -14,7 +14,7 @@ import uvloop
 
 from common.errors import StartupError
 from common.ollama_environment import without_meaning
-from common.settings import PunaSettings
+from common.settings import REPLACED, PunaSettings
 from common.telemetry.logs import configure_logs, get_logger
 from common.telemetry.metrics import LOOP_LAG
 from common.telemetry.tracing import start_tracing, stop_tracing
@@ -39,6 +39,7 @@ def run_service(name: str, settings_type: type[S], serve: Callable[[S, asyncio.E
         if settings.trust is not None:
             use_identity(Identity(settings.trust))
         _tell_of_ollama(settings_type)
+        _warn_of_consents(settings)
         start_tracing(name)
         try:
             uvloop.run(_until_stopped(serve, settings))
@@ -57,6 +58,14 @@ def _tell_of_ollama(settings_type: type[PunaSettings]) -> None:
     ignored = without_meaning(os.environ)
     if ignored:
         log.info("settings.of_ollama_ignored", names=ignored)
+
+
+def _warn_of_consents(settings: PunaSettings) -> None:
+    """Log that connections have no TLS, and settings that have another name now."""
+    for name in REPLACED.keys() & os.environ.keys():
+        log.warning("setting.deprecated", setting=name, use=REPLACED[name])
+    if settings.plaintext:
+        log.warning("plaintext.allowed", text="other machines can read prompts and command nodes; use PUNA_TRUST")
 
 
 async def _until_stopped(serve: Callable[[S, asyncio.Event], Awaitable[None]], settings: S) -> None:

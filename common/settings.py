@@ -45,7 +45,6 @@ KNOWN_NAMES = frozenset(
         "GRPC_HOST",
         "HOME",
         "HOST",
-        "INSECURE",
         "INTEGRATED_GPUS",
         "KEEP_ALIVE",
         "KEEP_ALIVE_MAX",
@@ -63,8 +62,10 @@ KNOWN_NAMES = frozenset(
         "NOPRUNE",
         "NUM_PARALLEL",
         "OLLAMA_ENV",
+        "OPEN_GATEWAY",
         "ORIGINS",
         "PLACEMENTS",
+        "PLAINTEXT",
         "PREFETCH",
         "PROBE_TIMEOUT_S",
         "QUEUE_WAIT_S",
@@ -94,6 +95,8 @@ KNOWN_NAMES = frozenset(
         "TUNNEL_LISTEN",
     )
 )
+# Names of earlier versions, and those that take their value where they are not set themselves.
+REPLACED: Mapping[str, tuple[str, ...]] = {"PUNA_INSECURE": ("PUNA_PLAINTEXT", "PUNA_OPEN_GATEWAY")}
 
 
 class PunaSettings(BaseSettings):
@@ -103,8 +106,9 @@ class PunaSettings(BaseSettings):
 
     debug: bool = False
     """More log events."""
-    insecure: bool = False
-    """Consent to listeners that other machines can reach without TLS, and to a gateway there that asks for no keys."""
+    plaintext: bool = False
+    """For tests: processes listen for other machines without TLS. Every machine that reaches them can then read
+    prompts and command nodes."""
     trust: Path | None = None
     """The directory with the certificate of this process (`ca.crt`, `tls.crt`, `tls.key`), as `puna trust issue` writes
     it: mutual TLS on every TCP connection between processes of the cluster. Read again when the files change. For
@@ -121,13 +125,14 @@ class PunaSettings(BaseSettings):
         Raises:
             StartupError: an unknown PUNA_ name, or a value that does not parse; the text names it.
         """
-        unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in KNOWN_NAMES)
+        known = KNOWN_NAMES | REPLACED.keys()
+        unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
         if unknown:
             hint = "docs/settings.md lists all"
             faults = [f"unknown setting {name}{did_you_mean(name, KNOWN_NAMES, else_say=hint)}" for name in unknown]
             raise StartupError(" ".join(faults))
         try:
-            with _filled_in(cls.taken_over()):
+            with _filled_in(cls.taken_over() | _replacements()):
                 return cls()
         except SettingsError as error:  # a value that should be JSON and is none
             field = str(error).split('"')[1] if '"' in str(error) else ""
@@ -144,6 +149,11 @@ class PunaSettings(BaseSettings):
             return {}
         names = frozenset(PREFIX + field.upper() for field in cls.model_fields)
         return from_ollama(os.environ, names, prefix=PREFIX)
+
+
+def _replacements() -> dict[str, str]:
+    names = [(old, new) for old, by in REPLACED.items() if old in os.environ for new in by]
+    return {new: os.environ[old] for old, new in names if new not in os.environ}
 
 
 @contextmanager

@@ -35,7 +35,7 @@ async def serve(settings: DiscoverySettings, stop: asyncio.Event) -> None:
             DiscoveryServicer(registry, clock), grpc_server
         ),
         services=[discovery_pb2.DESCRIPTOR.services_by_name["Discovery"].full_name],
-        insecure=settings.insecure,
+        plaintext=settings.plaintext,
     )
     metrics.DEVICES.read_from(lambda: to_rows(registry.membership, now_s=clock.now_s()))
     metrics.NODE_GAUGES.read_from(lambda: report_ages(registry.membership, now_s=clock.now_s()))

@@ -119,6 +119,7 @@ async def running_gateway(
     authorizer = Authorizer(store, SystemClock(), book, shares_cache=settings.shared_cache, audit=audit)
     made = MadeKeys(store=store, redis=redis, book=book, clock=SystemClock()) if store and redis else None
     certificate = Certificate.open(settings.tls_cert, settings.tls_key)
+    _check_keys(settings)
     listener = _bind_http(settings)
     routes = RouteCache()
     templates = TemplatePool(SystemClock(), tenant=lambda: claim(0).tenant)
@@ -233,12 +234,21 @@ def _make_edge(settings: GatewaySettings, service: Service, authorizer: Authoriz
     return Edge(router=Router(make_routes(service)), policy=policy, authorizer=authorizer)
 
 
+def _check_keys(settings: GatewaySettings) -> None:
+    """Refuse to serve other machines without keys.
+
+    Raises:
+        StartupError: they could reach a listener, and PUNA_OPEN_GATEWAY is not set.
+    """
+    for listen in (settings.host, settings.grpc_host):
+        if not (settings.open_gateway or settings.api_keys_file or is_private_listener(listen)):
+            raise StartupError(
+                f"{listen} can be reached from other machines; set PUNA_API_KEYS_FILE to ask for keys, "
+                "or PUNA_OPEN_GATEWAY=1 to let every client do everything"
+            )
+
+
 def _bind_http(settings: GatewaySettings) -> socket.socket:
-    if not settings.insecure and not settings.api_keys_file and not is_private_listener(settings.host):
-        raise StartupError(
-            f"{settings.host} can be reached from other machines; set PUNA_API_KEYS_FILE to ask for keys, "
-            "or PUNA_INSECURE=1 to allow that without keys"
-        )
     try:
         host, port = split_host_port(settings.host)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -263,7 +273,6 @@ def _bind_grpc(
         settings.grpc_host,
         register=lambda server: inference_pb2_grpc.add_InferenceServicer_to_server(InferenceServicer(service), server),
         services=[SERVICE_NAME],
-        insecure=settings.insecure or authorizer.asks_for_keys,
         interceptors=[KeyInterceptor(authorizer)],
         credentials=certificate.grpc_credentials() if certificate is not None else None,
         is_public=True,

@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import field_validator
 
 from common.errors import StartupError
-from common.network import UNIX_PREFIX, split_host_port
+from common.network import UNIX_PREFIX, is_private_listener, join_host_port, split_host_port
 from common.settings import PunaSettings
 from gateway.core.models.chat_template import TemplatePolicy
 
@@ -28,6 +28,9 @@ class GatewaySettings(PunaSettings):
     TLS, their hosts are also the names with a dot under which the gateway answers, beside this machine's own."""
     api_keys_file: str = ""
     """The file of API keys; empty: every client that reaches a listener may do everything."""
+    open_gateway: bool = False
+    """Consent to listeners that other machines can reach although the gateway asks for no keys. Instead of `1` also the
+    loopback address on which a container's ports are published: any other address is refused."""
     audit_log: str = ""
     """A file of JSON lines with every request and administrative act, never a prompt; empty: none is written. What
     cannot be written there is not done, if it is an administrative act."""
@@ -56,6 +59,16 @@ class GatewaySettings(PunaSettings):
     """The longest file that callers may send."""
     load_timeout: str = "5m"
     """A load that makes no progress for so long is given up; 0 or less: never."""
+
+    @field_validator("open_gateway", mode="before")
+    @classmethod
+    def _is_loopback(cls, value: object) -> object:
+        """Take an address for consent if no other machine reaches it."""
+        if not isinstance(value, str) or not any(mark in value for mark in ".:"):
+            return value
+        if not is_private_listener(join_host_port(value, 0)):
+            raise ValueError(f"{value} can be reached from other machines; ask for keys, or set 1")
+        return True
 
     @field_validator("host", "grpc_host")
     @classmethod

@@ -77,7 +77,7 @@ class SchedulerApp:
                 SchedulerServicer(self._loop, callers, board), server
             ),
             services=[scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"].full_name],
-            insecure=settings.insecure,
+            plaintext=settings.plaintext,
         )
         self.address = self._server.address
         self._hosts = HostClient("node")

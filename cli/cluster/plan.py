@@ -103,7 +103,7 @@ def plan_services(
         "PUNA_RUNNER_LISTEN": join_host_port(request.opened, 0) if request.opened else "unix:",
     }
     # What only these two listen on may be open without TLS; the gateway still asks for consent of its own.
-    opened = {"PUNA_INSECURE": "1"} if request.opened and request.trust is None else {}
+    opened = {"PUNA_PLAINTEXT": "1"} if request.opened and request.trust is None else {}
 
     def service(  # one line per service below
         name: str,

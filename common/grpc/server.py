@@ -73,7 +73,7 @@ def bind_server(
     *,
     register: Callable[[aio.Server], None],
     services: Iterable[str],
-    insecure: bool = False,
+    plaintext: bool = False,
     interceptors: Iterable[aio.ServerInterceptor] = (),
     credentials: grpc.ServerCredentials | None = None,
     is_public: bool = False,
@@ -85,13 +85,13 @@ def bind_server(
     with keys call, and `credentials` None means no TLS.
 
     Raises:
-        StartupError: the address is taken or unusable, or other machines could reach it and `insecure` is not set.
+        StartupError: the address is taken or unusable, or other machines could reach it and `plaintext` is not set.
     """
     is_unix = listen.startswith(UNIX_PREFIX)
     identity = None if is_public or is_unix else own_identity()
     if identity is not None:
         credentials = server_credentials(identity)
-    elif not insecure:
+    elif not (plaintext or is_public):
         check_consent(listen)
     if is_unix and (fault := socket_fault(listen)):
         raise StartupError(fault)
@@ -120,7 +120,7 @@ def check_consent(listen: str) -> None:
     if not is_private_listener(listen):
         raise StartupError(
             f"{listen} can be reached from other machines; set PUNA_TRUST to a directory with a certificate, or "
-            "PUNA_INSECURE=1 to allow that without TLS"
+            "PUNA_PLAINTEXT=1 to allow that without TLS"
         )
 
 

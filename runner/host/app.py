@@ -132,7 +132,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
             HOST_SERVICE,
             store_pb2.DESCRIPTOR.services_by_name["ModelStore"].full_name,
         ],
-        insecure=settings.insecure,
+        plaintext=settings.plaintext,
     )
 
     def shown_devices() -> list[cluster_pb2.Device]:
@@ -313,5 +313,5 @@ def _check_runner_listener(settings: HostSettings) -> None:
         raise StartupError(
             'PUNA_RUNNER_LISTEN must be "unix:" or a host with port 0, because each runner needs its own'
         )
-    if not settings.insecure and own_identity() is None:
+    if not settings.plaintext and own_identity() is None:
         check_consent(listen)

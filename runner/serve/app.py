@@ -187,7 +187,7 @@ class RunnerProcess(EngineListener):
             self._args.listen,
             register=lambda server: runner_pb2_grpc.add_RunnerServicer_to_server(self._servicer, server),
             services=[SERVICE],
-            insecure=self._settings.insecure,
+            plaintext=self._settings.plaintext,
         )
         metrics_address = serve_metrics(
             self._args.metrics_listen or self._settings.metrics_listen, service="runner", engine=engine_build()

@@ -214,7 +214,7 @@ def _start_control_plane(stack: ExitStack, cluster: Machines, discovery: str) ->
     redis = [str(embedded_redis_server()), "--port", str(redis_port), "--bind", "127.0.0.1", "--save", ""]
     _spawn(stack, cluster, "redis", redis, {})
     cluster.discovery_address = discovery
-    common = {"PUNA_DISCOVERY_ADDRESS": discovery, "PUNA_INSECURE": "1"}
+    common = {"PUNA_DISCOVERY_ADDRESS": discovery, "PUNA_PLAINTEXT": "1"}
     _spawn(stack, cluster, "discovery", _python("discovery"), {**common, "PUNA_DISCOVERY_LISTEN": discovery})
     scheduler = f"127.0.0.1:{scheduler_port}"
     settings = {
@@ -245,7 +245,7 @@ def _start_host(stack: ExitStack, cluster: Machines, machine: Machine, models: P
     if machine.namespace:
         inside = ["ip", "netns", "exec", machine.namespace]
         environment |= {
-            "PUNA_INSECURE": "1",
+            "PUNA_PLAINTEXT": "1",
             "PUNA_NODE_LISTEN": f"{machine.address}:{HOST_PORT}",
             "PUNA_RUNNER_LISTEN": f"{machine.address}:0",
             "PUNA_TUNNEL_LISTEN": f"{machine.address}:{TUNNEL_PORT}",

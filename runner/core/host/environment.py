@@ -37,6 +37,7 @@ _NAMES = LIMITS | {
     "PUNA_ENGINE",
     "PUNA_ENGINE_OPTIONS",
     "PUNA_INSECURE",
+    "PUNA_PLAINTEXT",
     "PUNA_PREFETCH",
     "PUNA_RESERVE_CHECK",
     # The mark by which `puna down` finds what a killed `puna up` left behind.

@@ -274,7 +274,7 @@ def test_each_service_has_the_certificate_of_its_role_and_no_other() -> None:
     }
     for name, one in trusted.items():
         assert one["environment"]["PUNA_TRUST"] == one["volumes"][0].split(":")[1]
-        assert ("PUNA_INSECURE" in one["environment"]) == (name != "gateway")  # it may have no keys
+        assert ("PUNA_PLAINTEXT" in one["environment"]) == (name != "gateway")  # it may have no keys
 
 
 def test_prometheus_asks_services_that_are_there_on_the_ports_that_they_open() -> None:

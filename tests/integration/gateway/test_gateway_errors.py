@@ -333,7 +333,7 @@ async def test_rebound_names_and_foreign_pages_are_forbidden(cluster: Cluster) -
 
 
 async def test_a_published_gateway_without_keys_answers_no_rebound_name(start_cluster: StartCluster) -> None:
-    async with start_cluster(host="0.0.0.0:0", insecure=True) as cluster:
+    async with start_cluster(host="0.0.0.0:0", open_gateway=True) as cluster:
         for name in ("evil.example", "evil.local", "evil.internal"):
             for path in ("/api/tags", "/v1/models", "/puna/v1/nodes", "/metrics", "/ui"):
                 text = _refusal(await cluster.http.get(path, headers={"host": f"{name}:11434"}))
@@ -345,7 +345,7 @@ async def test_a_published_gateway_without_keys_answers_no_rebound_name(start_cl
 
 async def test_a_published_gateway_answers_services_addresses_and_listed_names(start_cluster: StartCluster) -> None:
     origins = "http://puna.example:11434"
-    async with start_cluster(host="0.0.0.0:0", insecure=True, origins=origins) as cluster:
+    async with start_cluster(host="0.0.0.0:0", open_gateway=True, origins=origins) as cluster:
         for name in ("gateway:11434", "192.0.2.7:11434", "localhost", "puna.example:11434", "host.docker.internal"):
             answer = await cluster.http.get("/api/tags", headers={"host": name})
             assert answer.status_code == 200, name

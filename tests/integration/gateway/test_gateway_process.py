@@ -64,7 +64,7 @@ def test_a_listener_that_others_reach_needs_consent(setting: str) -> None:
     settings = {"PUNA_HOST": "127.0.0.1:0"} | {setting: "0.0.0.0:0"}
     lines = failed_start(**settings).splitlines()
     assert len(lines) == 1
-    assert "PUNA_INSECURE=1" in lines[0]
+    assert "PUNA_OPEN_GATEWAY=1" in lines[0]
 
 
 @pytest.mark.parametrize(

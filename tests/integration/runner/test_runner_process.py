@@ -277,7 +277,7 @@ async def test_a_signal_during_the_load_ends_it(zoo: Zoo, tmp_path: Path) -> Non
     ("options", "text"),
     [
         (("--layout", '{"slotz": 1}'), "no field named"),
-        (("--listen", "0.0.0.0:0"), "PUNA_INSECURE=1"),
+        (("--listen", "0.0.0.0:0"), "PUNA_PLAINTEXT=1"),
     ],
 )
 async def test_what_cannot_start_says_so_in_one_line(zoo: Zoo, options: tuple[str, ...], text: str) -> None:

@@ -115,3 +115,25 @@ def test_a_bad_value_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PUNA_DEBUG", "perhaps")
     with pytest.raises(StartupError, match="PUNA_DEBUG"):
         PunaSettings.load()
+
+
+def test_the_former_consent_stands_for_both_that_replaced_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PUNA_INSECURE", "1")
+    assert GatewaySettings.load().plaintext
+    assert GatewaySettings.load().open_gateway
+    monkeypatch.setenv("PUNA_OPEN_GATEWAY", "0")
+    assert not GatewaySettings.load().open_gateway
+    assert "PUNA_PLAINTEXT" not in os.environ
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "127.8.8.8"])
+def test_an_open_gateway_may_be_published_on_loopback(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("PUNA_OPEN_GATEWAY", address)
+    assert GatewaySettings.load().open_gateway
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "10.0.0.1", "puna.example"])
+def test_an_open_gateway_is_published_for_others_by_no_address(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("PUNA_OPEN_GATEWAY", address)
+    with pytest.raises(StartupError, match=f"PUNA_OPEN_GATEWAY: .*{address} can be reached from other machines"):
+        GatewaySettings.load()

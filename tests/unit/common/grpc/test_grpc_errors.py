@@ -84,7 +84,7 @@ async def test_an_unreachable_peer_is_unavailable(tmp_path: Path) -> None:
 
 
 def test_a_listener_that_others_can_reach_needs_consent() -> None:
-    with pytest.raises(StartupError, match="PUNA_INSECURE"):
+    with pytest.raises(StartupError, match="PUNA_PLAINTEXT"):
         bind_server("0.0.0.0:0", register=lambda _: None, services=[])
 
 
