@@ -1,13 +1,17 @@
 """Opens Redis by its URL: one server, or the primary that sentinels name."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from common.network import split_host_port
 
@@ -21,7 +25,8 @@ def open_redis(url: str, *, timeout_s: float, connections_max: int) -> Redis:
     `redis://host:6379/0`, `rediss://` with TLS and `unix:///path` name a server.
     `redis+sentinel://[user:password@]host:26379,host:26379/name/0` names sentinels and the set that they watch: every
     new connection goes to the server that is primary then; user and password are those of the servers.
-    `timeout_s` is for connecting and for each command.
+    Parameters: `?ssl_ca_certs=FILE` names the authority of its certificate, `password_file=FILE` has the password of
+    the user in the URL, and is read for each connection. `timeout_s` is for connecting and for each command.
 
     Raises:
         ValueError: not such a URL.
@@ -32,12 +37,35 @@ def open_redis(url: str, *, timeout_s: float, connections_max: int) -> Redis:
         "retry": Retry(NoBackoff(), 0),
     }
     parts = urlsplit(url)
+    asked = dict(parse_qsl(parts.query))
+    if path := asked.pop("password_file", ""):
+        user, _, hosts = parts.netloc.rpartition("@")
+        options["credential_provider"] = _PasswordFile(unquote(user), Path(path))
+        parts = parts._replace(netloc=hosts, query=urlencode(asked))
+        url = parts.geturl() if hosts else f"{parts.scheme}://{parts.path}?{parts.query}"
     if parts.scheme in SENTINEL_SCHEMES:
-        return _open_set(url, options, connections_max)
+        return _open_set(url, options, connections_max, authorities=asked.get("ssl_ca_certs"))
     pool: Any = BlockingConnectionPool.from_url(
         url, timeout=timeout_s, max_connections=connections_max, decode_responses=True, **options
     )
     return Redis.from_pool(pool)
+
+
+@dataclass(frozen=True, slots=True)
+class _PasswordFile(CredentialProvider):
+    user: str
+    path: Path
+
+    def get_credentials(self) -> tuple[str, str]:
+        """Read the file: a new password needs no restart."""
+        try:
+            return self.user, self.path.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise RedisConnectionError(f"password_file {self.path}: {error.strerror}") from error
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        """As `get_credentials`."""
+        return self.get_credentials()
 
 
 class _Primary(Redis):
@@ -50,7 +78,7 @@ class _Primary(Redis):
             await sentinel.aclose()
 
 
-def _open_set(url: str, options: Mapping[str, Any], connections_max: int) -> Redis:
+def _open_set(url: str, options: Mapping[str, Any], connections_max: int, *, authorities: str | None) -> Redis:
     parts = urlsplit(url)
     credentials, _, hosts = parts.netloc.rpartition("@")
     name, _, database = parts.path.strip("/").partition("/")
@@ -58,11 +86,11 @@ def _open_set(url: str, options: Mapping[str, Any], connections_max: int) -> Red
         raise ValueError(f"{url!r} is not {parts.scheme}://host:port,host:port/name/0")
     user, _, password = credentials.partition(":")
     secrets = {"username": unquote(user) or None, "password": unquote(password) or None} if credentials else {}
-    tls = {"ssl": True} if SENTINEL_SCHEMES[parts.scheme] else {}
+    tls = {"ssl": True, "ssl_ca_certs": authorities} if SENTINEL_SCHEMES[parts.scheme] else {}
     make_sentinel: Any = Sentinel  # its constructor is not typed
     sentinels = make_sentinel(
         [_address(host) for host in hosts.split(",")],
-        sentinel_kwargs={**options, **tls, "decode_responses": True},
+        sentinel_kwargs={**options, **tls, "decode_responses": True, "credential_provider": None},
         **options,
         **secrets,
         **tls,

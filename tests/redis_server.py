@@ -12,25 +12,35 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from cli.cluster.plan import embedded_redis_server
+from common.redis_users import PASSWORD, USERS, write_users
+from common.trust.roles import Role
 from tests.waiting import Stopwatch, next_look
 
 _START_S_MAX = 30.0
 
 
 class RedisServer:
-    """Keeps nothing on disk: started again, it is empty."""
+    """Keeps nothing on disk: started again, it is empty. It has the users of a deployment, and a default one that may
+    do everything."""
 
     def __init__(self, directory: Path) -> None:
         self._socket = directory / "redis.sock"
         self._directory = directory
         self._process: asyncio.subprocess.Process | None = None
         self.url = f"unix://{self._socket}"
+        users = write_users(directory)
+        shipped = users.read_text().splitlines()[1:]
+        users.write_text("\n".join(["user default on nopass ~* &* +@all", *shipped, ""]))
+
+    def url_of(self, role: Role) -> str:
+        """The same as the user of a role."""
+        return f"unix://{role}@{self._socket}?password_file={self._directory / role / PASSWORD}"
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
             embedded_redis_server(),
             *("--port", "0", "--unixsocket", str(self._socket), "--dir", str(self._directory)),
-            *("--save", "", "--appendonly", "no"),
+            *("--save", "", "--appendonly", "no", "--aclfile", str(self._directory / USERS)),
             stdout=asyncio.subprocess.DEVNULL,
         )
         watch = Stopwatch()

@@ -79,6 +79,14 @@ def rotate(directory: Directory = None) -> None:
     print("made another authority; certificates of the one before are good until they are renewed")
 
 
+@app.command("redis")
+def redis(directory: Directory = None) -> None:
+    """Write users of Redis for the gateway and the scheduler: rules as redis/users.acl, a password beside each role."""
+    from common.redis_users import write_users
+
+    print(write_users(_authority(directory).directory))
+
+
 @app.command("list")
 def list_issued(directory: Directory = None, as_json: Json = False) -> None:
     """List the certificates that were issued."""

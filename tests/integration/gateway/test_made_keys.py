@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from cli.commands.keys import create
+from common.trust.roles import Role
 from gateway.core.keys.key_records import sealed_key
 from gateway.core.keys.keys import Key, Scope
 from gateway.keys.key_store import cache_path, pepper_path, read_private
@@ -79,7 +80,7 @@ async def two(tmp_path: Path, start_cluster: StartCluster, capsys: pytest.Captur
 
         @asynccontextmanager
         async def gateway(file: Path) -> AsyncIterator[Cluster]:
-            async with start_cluster(api_keys_file=str(file), redis_url=redis.url) as cluster:
+            async with start_cluster(api_keys_file=str(file), redis_url=redis.url_of(Role.GATEWAY)) as cluster:
                 yield cluster
 
         async with gateway(files[0]) as first, gateway(files[1]) as second:
@@ -172,7 +173,7 @@ async def test_a_gateway_that_starts_without_redis_knows_its_keys_from_the_cache
     assert cache.stat().st_mode & 0o777 == 0o600
     assert good["key"].split("_")[2] not in cache.read_text()
     await two.redis.kill()
-    async with start_cluster(api_keys_file=str(two.files[0]), redis_url=two.redis.url) as third:
+    async with start_cluster(api_keys_file=str(two.files[0]), redis_url=two.redis.url_of(Role.GATEWAY)) as third:
         assert await status(third, good["key"]) == 200
         assert await status(third, bad["key"]) == 401
 

@@ -9,6 +9,7 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import RateLimited
+from common.trust.roles import Role
 from gateway.core.keys.keys import ALL_SCOPES, Key, Quota
 from gateway.keys.key_redis import KeyRedis
 from gateway.keys.quota_book import QuotaBook, QuotaUsage
@@ -64,7 +65,7 @@ async def server() -> AsyncIterator[RedisServer]:
 
 @pytest.fixture
 async def two(server: RedisServer) -> AsyncIterator[tuple[Gateway, Gateway]]:
-    gateways = Gateway(server.url), Gateway(server.url)
+    gateways = Gateway(server.url_of(Role.GATEWAY)), Gateway(server.url_of(Role.GATEWAY))
     for _ in range(2):
         for gateway in gateways:
             await gateway.look()

@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from common.clock import SystemClock
 from common.errors import ModelUnavailable
 from common.grpc.client import open_channel
+from common.trust.roles import Role
 from protos import scheduler_pb2
 from scheduler.client import SchedulerClient
 from scheduler.core.state.events import AliasesRead, LeadershipGained, LeadershipLost
@@ -151,7 +152,7 @@ async def scheduler_process(
     environment |= {
         "PUNA_SCHEDULER_LISTEN": f"unix:{directory}/scheduler.sock",
         "PUNA_DISCOVERY_ADDRESS": node.address,
-        "PUNA_REDIS_URL": redis.url,
+        "PUNA_REDIS_URL": redis.url_of(Role.SCHEDULER),
     }
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "scheduler"), cwd=ROOT, env=environment, stderr=asyncio.subprocess.DEVNULL

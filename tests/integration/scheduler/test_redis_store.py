@@ -10,6 +10,7 @@ from common.clock import SystemClock
 from common.errors import StaleFence, StartupError
 from common.fences import fence_max
 from common.spec.layout import Layout
+from common.trust.roles import Role
 from scheduler.core.sizes.margins import MarginKey, Margins
 from scheduler.core.state.effects import RemoveDesired, SaveConstraints, SaveDesired, SaveMargins
 from scheduler.core.values.constraints import Constraints
@@ -40,7 +41,7 @@ KEY = MarginKey(build="b1", architecture="llama", device_kind="CUDA T4")
 
 @pytest.fixture
 async def store(redis: RedisServer) -> AsyncIterator[RedisStore]:
-    store = RedisStore(redis.url, SystemClock())
+    store = RedisStore(redis.url_of(Role.SCHEDULER), SystemClock())
     yield store
     await store.close()
 
@@ -48,7 +49,7 @@ async def store(redis: RedisServer) -> AsyncIterator[RedisStore]:
 @pytest.fixture
 async def other(redis: RedisServer) -> AsyncIterator[RedisStore]:
     """The same Redis, as another scheduler uses it."""
-    store = RedisStore(redis.url, SystemClock())
+    store = RedisStore(redis.url_of(Role.SCHEDULER), SystemClock())
     yield store
     await store.close()
 
@@ -211,7 +212,7 @@ class StandingClock(SystemClock):
 
 
 async def test_a_store_that_is_away_is_refused_within_a_second_and_then_at_once(redis: RedisServer) -> None:
-    store = RedisStore(redis.url, StandingClock())
+    store = RedisStore(redis.url_of(Role.SCHEDULER), StandingClock())
     await store.acquire("one", high_water=0)
     await redis.kill()
     watch = Stopwatch()

@@ -31,6 +31,14 @@ def test_an_issued_certificate_is_listed_and_learns_of_a_rotation(directory: Pat
     assert listed[1]["directory"] == f"{directory}/node/a"
 
 
+def test_users_of_redis_have_passwords_beside_their_certificates(directory: Path) -> None:
+    written = call_puna("trust", "redis", "--dir", str(directory))
+    assert written.stdout.splitlines() == [f"{directory}/redis/users.acl"]
+    users = [line.split()[1] for line in (directory / "redis" / "users.acl").read_text().splitlines()]
+    assert users == ["default", "gateway", "scheduler"]
+    assert {path.parent.name for path in directory.glob("*/redis-password")} == {"gateway", "scheduler"}
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

@@ -1,0 +1,62 @@
+"""Users of Redis: one for each role that needs it, with its commands and keys. Hosts have none.
+
+DIRECTORY/redis/users.acl             rules, and digests of the passwords; Redis reads it as `--aclfile`
+DIRECTORY/gateway/redis-password, …   the password of one role, beside its certificate
+"""
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from common.paths import replace_file
+from common.startup_error import StartupError
+from common.trust.identity import read_trusted
+from common.trust.roles import Role
+
+PASSWORD, USERS = "redis-password", "redis/users.acl"  # a file's name
+# Commands and patterns of keys, also of those inside scripts, which run with the rights of their caller.
+RULES: Mapping[Role, tuple[str, str]] = {
+    Role.GATEWAY: (
+        """del evalsha get hget hgetall hincrby hset hsetnx pexpire script|load set time zadd zcard zrem
+        zremrangebyscore zscore""",
+        "{puna-keys}:* {puna-quota:*",
+    ),
+    Role.SCHEDULER: ("del evalsha get hdel hget hgetall hset info|server pexpire script|load set time", "{sched}:*"),
+}
+_CONNECTION = "client|setinfo hello ping select"
+# Health checks have no password.
+_EVERYONE = "user default on nopass resetkeys resetchannels -@all +ping"
+# Digests of random passwords are no secret: Redis may run as another user.
+_USERS_MODE, _DIRECTORY_MODE = 0o644, 0o755
+_PASSWORD_BYTES = 32
+
+
+def write_users(directory: Path) -> Path:
+    """Write the rules, and a password for each user that has none yet; return the file for Redis.
+
+    Raises:
+        StartupError: a file cannot be read or written.
+    """
+    users = directory / USERS
+    try:
+        lines = [_EVERYONE, *(_user(role, _password(directory / role / PASSWORD)) for role in RULES)]
+        users.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        replace_file(users, "".join(f"{line}\n" for line in lines).encode(), mode=_USERS_MODE)
+    except OSError as error:
+        raise StartupError(f"{error.filename or users}: {error.strerror}") from error
+    return users
+
+
+def _password(path: Path) -> bytes:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.exists():
+        replace_file(path, secrets.token_urlsafe(_PASSWORD_BYTES).encode())
+    return read_trusted(path, secret=True)
+
+
+def _user(role: Role, password: bytes) -> str:
+    commands, keys = RULES[role]
+    allowed = " ".join(f"+{command}" for command in f"{commands} {_CONNECTION}".split())
+    patterns = " ".join(f"~{pattern}" for pattern in keys.split())
+    return f"user {role} on #{hashlib.sha256(password).hexdigest()} resetkeys resetchannels {patterns} -@all {allowed}"
