@@ -5,9 +5,9 @@ import sys
 
 from common.clock import SystemClock
 from common.grpc.server import bind_server
+from common.metrics_page import serve_metrics
 from common.service import run_service
 from common.telemetry.logs import get_logger
-from common.telemetry.metrics import serve_metrics
 from discovery import metrics
 from discovery.converters import report_ages, to_rows
 from discovery.registry import NodeRegistry
@@ -39,7 +39,7 @@ async def serve(settings: DiscoverySettings, stop: asyncio.Event) -> None:
     )
     metrics.DEVICES.read_from(lambda: to_rows(registry.membership, now_s=clock.now_s()))
     metrics.NODE_GAUGES.read_from(lambda: report_ages(registry.membership, now_s=clock.now_s()))
-    metrics_address = serve_metrics(settings.metrics_listen, service="discovery")
+    metrics_address = serve_metrics(settings.metrics_listen, service="discovery", plaintext=settings.plaintext)
     registry.metrics_address = metrics_address
     silence = asyncio.create_task(registry.watch_silence())
     try:

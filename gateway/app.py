@@ -16,9 +16,9 @@ from common.durations import parse_go_duration_ms
 from common.effective_settings import effective_settings
 from common.errors import ShuttingDown, StartupError
 from common.grpc.server import GrpcServer, bind_server
+from common.metrics_page import serve_metrics
 from common.network import is_private_listener, split_host_port
 from common.telemetry.logs import get_logger
-from common.telemetry.metrics import serve_metrics
 from common.version import puna_version
 from gateway import metrics
 from gateway.answers.inference import Inference
@@ -79,7 +79,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     Raises:
         StartupError: an address is taken, or reachable from elsewhere without consent.
     """
-    metrics_address = serve_metrics(settings.metrics_listen, service="gateway")
+    metrics_address = serve_metrics(settings.metrics_listen, service="gateway", plaintext=settings.plaintext)
     scheduler = SchedulerClient(settings.scheduler_address, on_routes=metrics.ROUTES_CONNECTED.set)
     try:
         async with running_gateway(settings, scheduler=scheduler) as gateway:

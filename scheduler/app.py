@@ -11,12 +11,12 @@ from common.clock import Clock, SystemClock
 from common.errors import InvalidRequest, StartupError
 from common.grpc.server import GrpcServer, bind_server
 from common.ids import new_incarnation
+from common.metrics_page import serve_metrics
 from common.model_details import KeptDetails
 from common.network import reachable
 from common.redis_versions import is_vulnerable, server_version
 from common.telemetry.collector import Collector
 from common.telemetry.logs import get_logger
-from common.telemetry.metrics import serve_metrics
 from discovery.client import watch_changes
 from protos import scheduler_pb2, scheduler_pb2_grpc
 from runner.host.client import HostClient
@@ -178,7 +178,8 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
     """
     clock = SystemClock()
     app = SchedulerApp(settings, clock, Collector(clock.now_s()))
-    metrics_address = app.board.metrics_address = serve_metrics(settings.metrics_listen, service="scheduler")
+    metrics_address = serve_metrics(settings.metrics_listen, service="scheduler", plaintext=settings.plaintext)
+    app.board.metrics_address = metrics_address
     log.info("scheduler.metrics", metrics_address=metrics_address)
     await app.run(stop)
 

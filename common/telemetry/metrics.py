@@ -1,16 +1,11 @@
-"""The Prometheus page of a process. What stands on it: `metrics.py` of each service; the code that knows moves it."""
+"""Metrics that every process has, and gauges with a source. Those of a service are in its own `metrics.py`."""
 
-import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import REGISTRY, Counter, Gauge, Histogram, Metric, start_http_server
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-
-from common.errors import StartupError
-from common.network import split_host_port
-from common.version import puna_version
 
 BUILD_INFO = Gauge(
     "puna_build_info", "1; the labels say what runs in this process", ["service", "version", "engine", "python"]
@@ -82,18 +77,3 @@ class ScrapedGauges(Collector):
             except RuntimeError:  # it changed size while it was read
                 continue
         return []
-
-
-def serve_metrics(listen: str, *, service: str, engine: str = "") -> str:
-    """Serve /metrics on `host:port` (port 0: any free one) in a thread; return the address it got.
-
-    Raises:
-        StartupError: the port is taken.
-    """
-    BUILD_INFO.labels(service=service, version=puna_version(), engine=engine, python=platform.python_version()).set(1)
-    host, port = split_host_port(listen)
-    try:
-        server, _ = start_http_server(port, addr=host)
-    except OSError as error:
-        raise StartupError(f"cannot serve metrics on {listen}: {error.strerror}") from error
-    return f"{host}:{server.server_port}"

@@ -13,11 +13,11 @@ from common.clock import MS_PER_S, SystemClock
 from common.errors import PlacementMismatch, StartupError
 from common.grpc.server import GrpcServer, bind_server, check_consent
 from common.ids import new_incarnation
+from common.metrics_page import serve_metrics
 from common.network import UNIX_PREFIX
 from common.service import run_service
 from common.telemetry.device_metrics import DeviceRow
 from common.telemetry.logs import get_logger
-from common.telemetry.metrics import serve_metrics
 from common.trust.identity import own_identity
 from common.trust.roles import Role
 from protos import cluster_pb2, discovery_pb2, host_pb2, host_pb2_grpc, store_pb2, store_pb2_grpc
@@ -140,7 +140,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
 
     metrics.DEVICES.read_from(lambda: (DeviceRow((device.id,), device) for device in shown_devices()))
     metrics.STORE_GAUGES.read_from(store.samples)
-    metrics_address = serve_metrics(settings.metrics_listen, service="host")
+    metrics_address = serve_metrics(settings.metrics_listen, service="host", plaintext=settings.plaintext)
     facts = discovery_pb2.HostFacts(
         address=settings.node_advertise or server.address,
         metrics_address=metrics_address,

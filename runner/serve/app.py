@@ -23,10 +23,10 @@ from common.errors import (
 )
 from common.grpc.server import GrpcServer, bind_server
 from common.ids import new_incarnation
+from common.metrics_page import serve_metrics
 from common.service import run_service
 from common.spec import codecs
 from common.telemetry.logs import drain_logs, get_logger
-from common.telemetry.metrics import serve_metrics
 from common.trust.certificates import BadCertificate, KeyPair
 from common.trust.identity import HeldIdentity, use_identity
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
@@ -190,7 +190,10 @@ class RunnerProcess(EngineListener):
             plaintext=self._settings.plaintext,
         )
         metrics_address = serve_metrics(
-            self._args.metrics_listen or self._settings.metrics_listen, service="runner", engine=engine_build()
+            self._args.metrics_listen or self._settings.metrics_listen,
+            service="runner",
+            engine=engine_build(),
+            plaintext=self._settings.plaintext,
         )
         await server.set_serving(False)
         await server.server.start()

@@ -7,6 +7,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from common.effective_settings import EffectiveSetting
 from common.errors import InvalidRequest
+from common.trust.identity import own_identity
 from gateway.converters.inventory import inventory_nodes
 from gateway.core.keys.hidden_names import texts_shown
 from gateway.core.keys.keys import ALL_SCOPES, Scope
@@ -129,7 +130,8 @@ class Operations(Endpoints):
         """GET /puna/v1/targets: every page to scrape, in the format of Prometheus' HTTP service discovery."""
         inventory = await self.scheduler.list_nodes()
         dialled = exchange.headers.get("host", "")
-        await exchange.respond_json(scrape_targets(inventory, self.service.addresses, dialled=dialled))
+        secured = own_identity() is not None
+        await exchange.respond_json(scrape_targets(inventory, self.service.addresses, dialled=dialled, secured=secured))
 
     async def drain(self, exchange: Exchange) -> None:
         """POST /puna/v1/nodes/{node}/drain[?budget_s=…]: nothing new there, what runs there moves or ends.

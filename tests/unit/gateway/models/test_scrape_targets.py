@@ -45,6 +45,18 @@ def test_every_process_is_a_target_with_labels() -> None:
     ]
 
 
+def test_pages_for_other_machines_have_tls_where_processes_have_certificates() -> None:
+    own = OwnAddresses(metrics="127.0.0.1:9100", http="127.0.0.1:11434", scheduler="")
+    groups = scrape_targets(inventory(), own, secured=True)
+    schemes = {str(group["targets"]): group["labels"].get("__scheme__") for group in groups}
+    assert schemes == {
+        "['127.0.0.1:9100']": None,
+        "['[::]:9100']": "https",
+        "['discovery:9100']": "https",
+        "['host:9100']": "https",
+    }
+
+
 def test_runners_without_a_page_and_dead_ones_are_no_targets() -> None:
     starting = runner("a:latest", address="", metrics="", state="LAUNCHED")
     dead = runner("b:latest", address="host:4000", metrics="host:4001", state="ERROR")
