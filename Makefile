@@ -8,6 +8,8 @@ HOME_DIR ?= $(HOME)/.puna
 # Several machines (README.md): this machine's address for those that join, or the address of the one that is joined.
 ADDRESS ?=
 JOIN ?=
+# With JOIN the first time: the token that the first machine prints.
+TOKEN ?=
 PART ?= all
 # What `make test` runs; empty: all of it.
 TESTS ?=
@@ -28,8 +30,9 @@ $(VENV)/.ready: requirements-dev.lock pyproject.toml hatch_build.py tools/protos
 
 setup: $(VENV)/.ready ## create .venv and build the engine (5 to 10 minutes the first time; add -DGGML_CUDA=on: docs/gpu.md)
 
-up: setup ## serve the demo model on this machine (ADDRESS=its own: others may join; JOIN=theirs: be their node); Ctrl-C stops
-	$(BIN)/puna up $(if $(ADDRESS),--address $(ADDRESS)) $(if $(JOIN),--join $(JOIN)) --port $(PORT) --grpc-port $(GRPC_PORT) \
+up: setup ## serve the demo model on this machine (ADDRESS=its own: others may join; JOIN=theirs TOKEN=…: be their node); Ctrl-C stops
+	_PUNA_MADE=1 $(BIN)/puna up $(if $(ADDRESS),--address $(ADDRESS)) $(if $(JOIN),--join $(JOIN)) \
+	  $(if $(TOKEN),--token $(TOKEN)) --port $(PORT) --grpc-port $(GRPC_PORT) \
 	  --home $(HOME_DIR)
 
 down: setup ## stop what `make up` started

@@ -16,7 +16,7 @@ from common.network import is_private_listener, split_host_port
 from common.telemetry.logs import get_logger
 from common.telemetry.metrics import BUILD_INFO
 from common.trust.certificates import read_facts
-from common.trust.identity import Identity, Material, own_identity
+from common.trust.identity import IdentitySource, Material, own_identity
 from common.trust.roles import Role
 from common.version import puna_version
 
@@ -63,7 +63,7 @@ class _Page(MetricsHandler):
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, host: str, port: int, identity: Identity | None) -> None:
+    def __init__(self, host: str, port: int, identity: IdentitySource | None) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._identity = identity
         self._shown: tuple[Material, ssl.SSLContext] | None = None
@@ -82,7 +82,7 @@ class _Server(ThreadingHTTPServer):
         """Log what ends a connection; the base class prints a traceback."""
         log.debug("metrics.refused", client=client_address[0], exc_info=True)
 
-    def _context(self, identity: Identity) -> ssl.SSLContext:
+    def _context(self, identity: IdentitySource) -> ssl.SSLContext:
         material = identity.material()
         if self._shown is None or self._shown[0] is not material:
             self._shown = (material, _context_of(material))

@@ -75,3 +75,11 @@ def listening_inodes(table: str, port: int) -> Iterator[int]:
         fields = line.split()
         if len(fields) > 9 and fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
             yield int(fields[9])
+
+
+def peer_address(peer: str) -> str:
+    """Return the address in `ipv4:10.0.0.1:5000` or `ipv6:[::1]:5000`, as gRPC writes peers; empty for sockets."""
+    kind, _, rest = peer.partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return ""
+    return rest.rpartition(":")[0].replace("%5B", "[").replace("%5D", "]").strip("[]")

@@ -24,6 +24,7 @@ KNOWN_NAMES = frozenset(
     PREFIX + name
     for name in (
         "AUDIT_LOG",
+        "AUTHORITY",
         "API_KEY",
         "API_KEY_FILE",
         "API_KEYS_FILE",
@@ -46,6 +47,7 @@ KNOWN_NAMES = frozenset(
         "HOME",
         "HOST",
         "INTEGRATED_GPUS",
+        "JOIN_LISTEN",
         "KEEP_ALIVE",
         "KEEP_ALIVE_MAX",
         "KV_CACHE_TYPE",

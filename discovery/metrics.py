@@ -15,6 +15,9 @@ SKIPPED_ROWS = Counter(
 )
 for _table in ("devices", "models", "runners"):
     SKIPPED_ROWS.labels(table=_table)
+JOINS = Counter("puna_discovery_joins_total", "Attempts of machines to join with a token, by result", ["result"])
+for _result in ("admitted", "refused"):
+    JOINS.labels(result=_result)
 VERSION = Gauge("puna_discovery_inventory_version", "Version of the inventory; grows with every change")
 DEVICES = DeviceGauges("puna_discovery", ["node", "device"])
 REPORT_AGE = Family("puna_discovery_node_report_age_seconds", "Age of a node's last report", ("node",))

@@ -1,10 +1,17 @@
 """Settings of discovery, read from the environment."""
 
+from pathlib import Path
+
 from common.settings import PunaSettings
 
 
 class DiscoverySettings(PunaSettings):
-    """PUNA_DISCOVERY_LISTEN and what every process reads."""
+    """Addresses of discovery, the authority that it issues certificates with, and what every process reads."""
 
     discovery_listen: str = "127.0.0.1:7601"
     """Where hosts register and schedulers watch."""
+    authority: Path | None = None
+    """The directory of `puna trust init`, on the machine that has it: nodes renew their certificates over the network.
+    With PUNA_JOIN_LISTEN machines join. `puna up --address` sets both."""
+    join_listen: str = ""
+    """Where machines that have a token of `puna tokens create` get a certificate, over TLS; empty: nowhere."""

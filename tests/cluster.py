@@ -98,16 +98,15 @@ def start_cluster(home: Path, *, arguments: Sequence[str] = (), output: str = ""
     """Start `puna up` on free ports, with more arguments, and wait until it is ready. `output`: path of its output."""
     port, grpc_port = free_port(), free_port()
     command = [sys.executable, "-m", "cli.main", "up", "--port", str(port), "--grpc-port", str(grpc_port)]
-    log = Path(output or home.parent / f"{home.name}.up.log").open("w")
-    process = subprocess.Popen(
-        [*command, *arguments, "--home", str(home)],
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"PUNA_CONTEXT_LENGTH": "1024"} | environment,
-        start_new_session=True,
-    )
-    log.close()
+    with Path(output or home.parent / f"{home.name}.up.log").open("w") as log:
+        process = subprocess.Popen(
+            [*command, *arguments, "--home", str(home)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"PUNA_CONTEXT_LENGTH": "1024"} | environment,
+            start_new_session=True,
+        )
     cluster = Cluster(home=home, port=port, grpc_port=grpc_port, process=process)
 
     def ready() -> bool:

@@ -14,7 +14,7 @@ import typer
 from cli.arguments.common import Home, Json, Node, server
 from cli.core.listing_rows import DEVICE_HEADINGS, DEVICE_SPARE, device_rows
 from cli.core.server_address import DEFAULT_GRPC_PORT, DEFAULT_PORT, listen_address
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 from cli.output import print_answer, print_json, print_listing
 from common.network import split_host_port
 
@@ -33,6 +33,9 @@ def up(
     address: Annotated[str, typer.Option(metavar="ADDRESS", help="This machine's, for machines that join.")] = "",
     join: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Be a node of the cluster of another machine: its --address.")
+    ] = "",
+    token: Annotated[
+        str, typer.Option(metavar="TOKEN", help="With --join: as the other machine prints it; needed once.")
     ] = "",
 ) -> None:
     """Serve on this machine until Ctrl-C. Redis, discovery, scheduler, host and gateway; with --join a host alone.
@@ -56,6 +59,8 @@ def up(
         http = FreePort().address()
     if split_host_port(grpc)[1] == 0:
         grpc = FreePort().address()
+    if token and not join:
+        raise CommandFailed("--token goes with --join ADDRESS", ExitCode.USAGE)
     joined = discovery_of(join) if join else ""
     request = UpRequest(
         home=home or settings.home,
@@ -67,6 +72,8 @@ def up(
         opened=address or (own_address_towards(joined) if joined else ""),
         joined=joined,
         trust=settings.trust.expanduser().resolve() if settings.trust else None,
+        token=token,
+        plaintext=settings.plaintext,
         node_id=os.environ.get("PUNA_NODE_ID", ""),
     )
     # A terminal or pipe that takes no output must not stop the supervision of the services.

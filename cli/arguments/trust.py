@@ -1,7 +1,6 @@
 """`puna trust`."""
 
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +19,7 @@ app = typer.Typer(
 
 _LOOK_S = 60.0
 _HEADINGS = ("ROLE", "EXPIRES", "DIRECTORY")
+_SHOWN_HEADINGS = ("ROLE", "EXPIRES", "RENEWED", "AUTHORITY", "DIRECTORY")
 Directory = Annotated[
     Path | None,
     typer.Option("--dir", metavar="DIRECTORY", help="The authority's files. [default: $PUNA_HOME/trust]"),
@@ -29,7 +29,7 @@ Directory = Annotated[
 @app.command("init")
 def init(directory: Directory = None) -> None:
     """Make the authority of a new cluster. Who has its files can be any process of it: keep them on one machine."""
-    authority = _authority(directory)
+    authority = authority_in(directory)
     authority.create()
     print(f"made an authority in {authority.directory}; `puna trust issue ROLE` is next")
 
@@ -52,7 +52,7 @@ def issue(
         raise CommandFailed(str(error)) from error
     if life_ms < 1000:
         raise CommandFailed("--life must be a second at least")
-    authority = _authority(directory)
+    authority = authority_in(directory)
     for name in names:
         print(authority.issue(name, life_s=life_ms / 1000))
 
@@ -63,7 +63,7 @@ def renew(
     directory: Directory = None,
 ) -> None:
     """Renew the certificates that are past half of their life. Processes take new ones without a restart."""
-    authority = _authority(directory)
+    authority = authority_in(directory)
     while True:
         for name in authority.renew():
             print(f"renewed {name}", flush=True)
@@ -75,7 +75,7 @@ def renew(
 @app.command("rotate")
 def rotate(directory: Directory = None) -> None:
     """Replace the authority. Certificates of the one before are accepted until the next rotation."""
-    _authority(directory).rotate()
+    authority_in(directory).rotate()
     print("made another authority; certificates of the one before are good until they are renewed")
 
 
@@ -84,25 +84,53 @@ def redis(directory: Directory = None) -> None:
     """Write users of Redis for the gateway and the scheduler: rules as redis/users.acl, a password beside each role."""
     from common.redis_users import write_users
 
-    print(write_users(_authority(directory).directory))
+    print(write_users(authority_in(directory).directory))
 
 
 @app.command("list")
 def list_issued(directory: Directory = None, as_json: Json = False) -> None:
-    """List the certificates that were issued."""
-    authority = _authority(directory)
+    """List the certificates that were issued; those of machines that joined have no directory here."""
+    from common.trust.admission import Admission
+    from common.trust.certificates import when
+
+    authority = authority_in(directory)
+    issued = [(facts, str(authority.directory / str(facts.name))) for facts in authority.issued()]
+    joined = [(facts, "") for facts in Admission(authority).joined()]
     found = [
-        {
-            "role": str(facts.name),
-            "expires": f"{datetime.fromtimestamp(facts.valid_to_unix_s, UTC):%Y-%m-%d %H:%MZ}",
-            "directory": str(authority.directory / str(facts.name)),
-        }
-        for facts in authority.issued()
+        {"role": str(facts.name), "expires": when(facts.valid_to_unix_s), "directory": place}
+        for facts, place in (*issued, *joined)
     ]
     print_listing({"certificates": found}, _HEADINGS, [list(one.values()) for one in found], as_json=as_json)
 
 
-def _authority(directory: Path | None) -> "Authority":
+@app.command("show")
+def show(directory: Directory = None, as_json: Json = False) -> None:
+    """Show the certificates of this machine, their authority, and until when they are good."""
+    from cli.commands.trust import identities
+    from cli.settings import CliSettings
+
+    settings = CliSettings.load()
+    found = identities(directory or settings.trust or settings.home.expanduser() / "trust")
+    rows = [list(one.values()) for one in found]
+    print_listing({"certificates": found}, _SHOWN_HEADINGS, rows, as_json=as_json, spare=("DIRECTORY",))
+
+
+@app.command("export")
+def export(
+    role: Annotated[list[str] | None, typer.Argument(help="Only these; all that were issued if none is given.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIRECTORY", help="One file each, instead of standard output.")
+    ] = None,
+    directory: Directory = None,
+) -> None:
+    """Print certificates and keys as Secrets of Kubernetes, puna-trust-ROLE. They are not encrypted."""
+    from cli.commands.trust import export_secrets
+
+    export_secrets(authority_in(directory), role or [], output)
+
+
+def authority_in(directory: Path | None) -> "Authority":
+    """Return the authority of a directory, or of the home."""
     from cli.settings import CliSettings
     from common.trust.authority import Authority
 

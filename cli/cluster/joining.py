@@ -2,11 +2,13 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 
+from cli.cluster.enrolment import explain_silence
 from cli.cluster.readiness import grpc_serves
 from cli.errors import CommandFailed
 from common.grpc.client import open_channel
@@ -21,6 +23,8 @@ NODE_PORT = 7603
 _ANSWERS_WITHIN_S = 10.0
 _RETRY_INTERVAL_S = 0.1
 _RENEWAL_INTERVAL_S = 60.0
+# New authorities reach the nodes of other machines in a fraction of it (cli/cluster/enrolment.py).
+SPREAD_S = 120.0
 
 
 def check_own_address(address: str) -> None:
@@ -50,7 +54,9 @@ def identity_directory(trust: Path, role: Role, node_id: str = "") -> Path:
         CommandFailed: it is not clear which node this machine is.
     """
     directory = trust / role
-    if role is not Role.NODE or node_id:
+    if role is not Role.NODE:
+        return directory
+    if node_id:
         return directory / node_id
     found = [path for path in directory.glob("*") if path.is_dir()]
     if len(found) != 1:
@@ -59,10 +65,14 @@ def identity_directory(trust: Path, role: Role, node_id: str = "") -> Path:
 
 
 async def renew_certificates(trust: Path | None, warn: Callable[[str], None]) -> None:
-    """Renew certificates that are due, on the machine that has the authority; runs for ever there."""
-    while trust is not None and Authority(trust).exists:
+    """Renew certificates that are due, on the machine that has the authority; runs for ever there.
+
+    Not at once after a rotation: nodes on other machines have to know the authority before they meet it.
+    """
+    while trust is not None and (authority := Authority(trust)).exists:
         try:
-            await asyncio.to_thread(Authority(trust).renew)
+            if time.time() > authority.replaced_at_unix_s + SPREAD_S:
+                await asyncio.to_thread(authority.renew)
         except StartupError as error:
             warn(f"certificates are not renewed: {error}")
         await asyncio.sleep(_RENEWAL_INTERVAL_S)
@@ -85,15 +95,16 @@ def own_address_towards(other: str) -> str:
         raise CommandFailed(f"{other} cannot be reached: {error.strerror}") from error
 
 
-async def wait_for_discovery(address: str) -> None:
-    """Wait until the discovery answers; raise CommandFailed if it does not."""
+async def wait_for_discovery(address: str, certificate: Path | None) -> None:
+    """Wait until the discovery answers to the certificate of this machine; raise CommandFailed if it does not."""
     try:
         async with asyncio.timeout(_ANSWERS_WITHIN_S):
             await grpc_serves(address, Role.DISCOVERY)
     except TimeoutError:
+        reason = await explain_silence(address, certificate) if certificate is not None else ""
         host = split_host_port(address)[0]
         raise CommandFailed(
-            f"nothing answers at {address}; start the cluster there with `puna up --address {host}`"
+            reason or f"nothing answers at {address}; start the cluster there with `puna up --address {host}`"
         ) from None
 
 

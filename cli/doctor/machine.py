@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from cli.core.doctor.assessments import (
     AMX_FLAG,
     CheckedModels,
     TriedDevice,
+    assess_certificate,
     assess_devices,
     assess_disk,
     assess_engine,
@@ -41,6 +43,9 @@ from cli.settings import CliSettings
 from common.errors import BadModelFile
 from common.network import is_taken, listening_inodes, split_host_port
 from common.startup_error import StartupError
+from common.trust.authority import Authority
+from common.trust.certificates import BadCertificate, read_facts, when
+from common.trust.identity import CERTIFICATE, read_trusted
 from runner.core.devices.device_settings import DeviceSettings
 from runner.core.model.file_names import is_own_name
 from runner.core.store.manifest import MediaType, parse_manifest
@@ -199,6 +204,24 @@ def inspect_limits() -> Iterator[Finding]:
     """Check the limits of this user."""
     yield assess_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield assess_sandbox(landlock_version())
+
+
+def inspect_certificates(directory: Path) -> Iterator[Finding]:
+    """Check when the certificates of this machine end."""
+    authority, now_unix_s = Authority(directory), time.time()
+    for path in sorted(authority.directory.glob(f"**/{CERTIFICATE}")):
+        try:
+            facts = read_facts(read_trusted(path))
+        except (OSError, BadCertificate) as error:
+            yield fail("certificates", f"{path}: {error}", "issue it again: docs/security.md")
+            continue
+        yield assess_certificate(
+            str(facts.name),
+            ends=when(facts.valid_to_unix_s),
+            is_late=facts.is_late(now_unix_s),
+            has_ended=now_unix_s > facts.valid_to_unix_s,
+            has_authority=authority.exists,
+        )
 
 
 def _files(source: ModelSource, manifests: ManifestStore, blobs: BlobStore) -> list[Path]:

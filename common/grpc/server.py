@@ -1,7 +1,7 @@
 """Set-up of every gRPC server of Puna: identities, errors, request ids, health, reflection, keepalive."""
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,14 +34,23 @@ else:
 REQUEST_ID_KEY = "x-request-id"
 MESSAGE_BYTES_MAX = 32 * 1024 * 1024
 # Peers ping every 5 s also without calls; the default minimum of 5 min would answer them with too_many_pings.
-SERVER_OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_concurrent_streams", 1024),
-    ("grpc.http2.min_ping_interval_without_data_ms", 4000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.so_reuseport", 0),  # a second process on the same port must fail, not share it
-]
+SERVER_OPTIONS: Mapping[str, int] = {
+    "grpc.max_receive_message_length": MESSAGE_BYTES_MAX,
+    "grpc.max_send_message_length": MESSAGE_BYTES_MAX,
+    "grpc.max_concurrent_streams": 1024,
+    "grpc.http2.min_ping_interval_without_data_ms": 4000,
+    "grpc.keepalive_permit_without_calls": 1,
+    "grpc.so_reuseport": 0,  # a second process on the same port must fail, not share it
+}
+# A listener for callers that nothing is known of: few short calls.
+STRANGER_OPTIONS: Mapping[str, int] = {
+    "grpc.max_receive_message_length": 64 * 1024,
+    "grpc.max_concurrent_streams": 4,
+    "grpc.max_connection_age_ms": 30_000,
+    "grpc.max_connection_age_grace_ms": 1000,
+    "grpc.server_handshake_timeout_ms": 5000,
+}
+_STRANGERS_MAX = 64  # calls at once
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,12 +86,13 @@ def bind_server(
     interceptors: Iterable[aio.ServerInterceptor] = (),
     credentials: grpc.ServerCredentials | None = None,
     is_public: bool = False,
+    for_strangers: bool = False,
 ) -> GrpcServer:
     """Create a server on `host:port` or `unix:/path`. `register` adds the servicers, `services` are their full names.
 
     `interceptors` run within the one that translates errors. On TCP the callers must show certificates of the cluster
     if this process has an identity, and have the role that each method asks for. Not so if `is_public`: then clients
-    with keys call, and `credentials` None means no TLS.
+    with keys call, and `credentials` None means no TLS. `for_strangers`: callers may have nothing; all is limited.
 
     Raises:
         StartupError: the address is taken or unusable, or other machines could reach it and `plaintext` is not set.
@@ -95,7 +105,11 @@ def bind_server(
         check_consent(listen)
     if is_unix and (fault := socket_fault(listen)):
         raise StartupError(fault)
-    server = aio.server(interceptors=[CallInterceptor(identity), *interceptors], options=SERVER_OPTIONS)
+    server = aio.server(
+        interceptors=[CallInterceptor(identity), *interceptors],
+        options=list({**SERVER_OPTIONS, **(STRANGER_OPTIONS if for_strangers else {})}.items()),
+        maximum_concurrent_rpcs=_STRANGERS_MAX if for_strangers else None,
+    )
     register(server)
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

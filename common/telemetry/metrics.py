@@ -23,6 +23,10 @@ CERTIFICATE_EXPIRES = Gauge(
     "puna_certificate_expires_timestamp_seconds",
     "Unix time at which the certificate that this process shows to others expires; 0 without PUNA_TRUST",
 )
+CERTIFICATE_LATE = Gauge(
+    "puna_certificate_renewal_late",
+    "1 once three quarters of the life of the certificate have passed: it should have been renewed after half",
+)
 # Reading is done by the page's thread: a dictionary that the event loop changes at that moment is read again.
 _READS_MAX = 5
 

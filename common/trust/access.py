@@ -43,6 +43,11 @@ _SERVICES: dict[str, dict[str, frozenset[Role]]] = {
         "GetInfo": frozenset({Role.GATEWAY, Role.SCHEDULER}),
         **dict.fromkeys(("UseThreads", "UseIdentity"), _NOT_ROLES),
     },
+    "puna.v1.Authority": {
+        **dict.fromkeys(("GetAuthorities", "Renew"), frozenset({Role.NODE})),
+        # Tokens decide, on a listener that asks for no certificate (discovery/authority_servicer.py).
+        "Join": _NOT_ROLES,
+    },
     # Keys decide, on a listener that asks for no certificate (gateway/grpc/grpc_keys.py).
     "puna.v1.Inference": dict.fromkeys(
         (

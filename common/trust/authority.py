@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric import ec
+
 from common.paths import replace_file
 from common.startup_error import StartupError
 from common.trust.certificates import (
@@ -16,6 +18,7 @@ from common.trust.certificates import (
     BadCertificate,
     Facts,
     KeyPair,
+    certify,
     issue,
     make_authority,
     newest_of,
@@ -44,6 +47,12 @@ class Authority:
         """True where the authority itself is, not only certificates of it."""
         return (self.directory / _OWN).is_dir()
 
+    @property
+    def replaced_at_unix_s(self) -> float:
+        """Time at which the newest authority was made; 0 without one."""
+        path = self.directory / _OWN / AUTHORITIES
+        return path.stat().st_mtime if path.exists() else 0.0
+
     def create(self) -> None:
         """Make the first authority of a cluster.
 
@@ -53,7 +62,7 @@ class Authority:
         if self.exists:
             raise StartupError(f"{self.directory} has an authority; `puna trust rotate` replaces it")
         made = make_authority(self._wall_unix_s())
-        self._write(self.directory / _OWN, {_AUTHORITY_KEY: made.key, AUTHORITIES: made.certificate})
+        write_private(self.directory / _OWN, {_AUTHORITY_KEY: made.key, AUTHORITIES: made.certificate})
 
     def issue(self, name: RoleName, *, life_s: float = LIFE_S) -> Path:
         """Write a new certificate for the holder of a role; the directory that its `PUNA_TRUST` names.
@@ -64,8 +73,24 @@ class Authority:
         authority = self._read()
         pair = issue(authority, name, now_unix_s=self._wall_unix_s(), life_s=life_s)
         path = self._path(name)
-        self._write(path, {AUTHORITIES: authority.certificate, KEY: pair.key, CERTIFICATE: pair.certificate})
+        write_private(path, {AUTHORITIES: authority.certificate, KEY: pair.key, CERTIFICATE: pair.certificate})
         return path
+
+    def certify(self, name: RoleName, key: ec.EllipticCurvePublicKey, *, life_s: float = LIFE_S) -> bytes:
+        """Return a certificate for a key that was drawn on another machine. Nothing is written.
+
+        Raises:
+            StartupError: there is no authority.
+        """
+        return certify(self._read(), key, name, now_unix_s=self._wall_unix_s(), life_s=life_s)
+
+    def authorities(self) -> bytes:
+        """Return the authorities that are accepted, newest first.
+
+        Raises:
+            StartupError: as `certify`.
+        """
+        return self._read().certificate
 
     def renew(self) -> list[RoleName]:
         """Issue every certificate again that is past half of its life, for as long as it was good; which ones.
@@ -90,8 +115,8 @@ class Authority:
         made = make_authority(self._wall_unix_s())
         accepted = newest_of(made.certificate + self._read().certificate, _ACCEPTED_MAX)
         for facts in self.issued():
-            self._write(self._path(facts.name), {AUTHORITIES: accepted})
-        self._write(self.directory / _OWN, {_AUTHORITY_KEY: made.key, AUTHORITIES: accepted})
+            write_private(self._path(facts.name), {AUTHORITIES: accepted})
+        write_private(self.directory / _OWN, {_AUTHORITY_KEY: made.key, AUTHORITIES: accepted})
 
     def issued(self) -> list[Facts]:
         """List the certificates that were issued into this directory.
@@ -124,16 +149,25 @@ class Authority:
             key = read_trusted(own / _AUTHORITY_KEY, secret=True, flags=os.O_NOFOLLOW)
             return KeyPair(read_trusted(own / AUTHORITIES, flags=os.O_NOFOLLOW), key)
         except FileNotFoundError as error:
-            raise StartupError(f"there is no authority in {self.directory}; `puna trust init` makes one") from error
+            text = f"there is no authority in {self.directory}; `puna trust init` makes one"
+            if self.exists:
+                text = f"{error.filename} is gone; bring it back, or remove {own} and let every machine join again"
+            raise StartupError(text) from error
         except OSError as error:
             raise StartupError(f"{error.filename}: {error.strerror}") from error
         except BadCertificate as error:
             raise StartupError(str(error)) from error
 
-    def _write(self, directory: Path, files: dict[str, bytes]) -> None:
-        try:
-            directory.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-            for name, content in files.items():
-                replace_file(directory / name, content)
-        except OSError as error:
-            raise StartupError(f"{error.filename or directory}: {error.strerror}") from error
+
+def write_private(directory: Path, files: dict[str, bytes]) -> None:
+    """Replace files in a directory that only this user can read.
+
+    Raises:
+        StartupError: they cannot be written.
+    """
+    try:
+        directory.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        for name, content in files.items():
+            replace_file(directory / name, content)
+    except OSError as error:
+        raise StartupError(f"{error.filename or directory}: {error.strerror}") from error

@@ -21,7 +21,7 @@ else:
 _CERTIFICATE_KEY = "x509_pem_cert"
 
 
-def server_credentials(identity: IdentitySource) -> grpc.ServerCredentials:
+def server_credentials(identity: IdentitySource, *, asks_callers: bool = True) -> grpc.ServerCredentials:
     """Build credentials that ask callers for a certificate; new connections get the newest one of ours."""
     shown = identity.material()
 
@@ -37,7 +37,7 @@ def server_credentials(identity: IdentitySource) -> grpc.ServerCredentials:
     return grpc.dynamic_ssl_server_credentials(
         _configuration(shown),
         next_configuration,  # type: ignore[arg-type]  # the stubs do not know that it may answer None
-        require_client_authentication=True,
+        require_client_authentication=asks_callers,
     )
 
 
@@ -48,7 +48,7 @@ def check_caller(context: ServicerContext, method: str, identity: IdentitySource
         Unauthenticated: the certificate names no role, or expired since the connection was opened.
         PermissionDenied: its role may not call this method.
     """
-    facts = _facts_of(context)
+    facts = facts_of(context)
     if facts is None:
         raise Unauthenticated("a certificate of the cluster is needed")
     if time.time() > facts.valid_to_unix_s:
@@ -62,12 +62,17 @@ def check_node(context: ServicerContext, node_id: str) -> None:
     Raises:
         PermissionDenied: it is another node.
     """
-    facts = _facts_of(context)
+    facts = facts_of(context)
     if facts is not None and facts.name != RoleName(Role.NODE, node_id):
         raise PermissionDenied(f"{facts.name} may not register node {node_id!r}")
 
 
-def _facts_of(context: ServicerContext) -> Facts | None:
+def facts_of(context: ServicerContext) -> Facts | None:
+    """Return the content of the caller's certificate; None on listeners without certificates.
+
+    Raises:
+        Unauthenticated: it names no role.
+    """
     shown = context.auth_context().get(_CERTIFICATE_KEY)
     return _read(next(iter(shown))) if shown else None
 

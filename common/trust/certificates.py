@@ -42,6 +42,10 @@ class Facts:
         """Seconds for which it was issued."""
         return self.valid_to_unix_s - self.valid_from_unix_s - _BACKDATED_S
 
+    def is_late(self, now_unix_s: float) -> bool:
+        """Return True if half of the time for its renewal has passed."""
+        return now_unix_s > self.valid_to_unix_s - self.life_s / 4
+
     @property
     def renew_at_unix_s(self) -> float:
         """Half of its life: then a new one takes its place."""
@@ -142,16 +146,35 @@ def check_pair(pair: KeyPair, authorities: bytes, *, now_unix_s: float) -> Facts
         _check_issues_to_runners(found[0], facts.name)
     if found[0].public_key() != _load_key(pair.key).public_key():
         raise BadCertificate("the key belongs to another certificate; copy both files again")
-    if not any(_is_issued_by(found[-1], one) for one in _load(authorities)):
+    if issuer_of(pair.certificate, authorities) is None:
         raise BadCertificate("the certificate is of another cluster than ca.crt; copy its three files again")
     if now_unix_s > facts.valid_to_unix_s:
-        raise BadCertificate(f"the certificate expired at {_when(facts.valid_to_unix_s)}; issue it again")
+        raise BadCertificate(f"the certificate expired at {when(facts.valid_to_unix_s)}; issue it again")
     if now_unix_s < facts.valid_from_unix_s:
         raise BadCertificate(
-            f"the certificate is valid from {_when(facts.valid_from_unix_s)}, and the clock of this machine says "
-            f"{_when(now_unix_s)}; set the clock"
+            f"the certificate is valid from {when(facts.valid_from_unix_s)}, and the clock of this machine says "
+            f"{when(now_unix_s)}; set the clock"
         )
     return facts
+
+
+def issuer_of(certificate: bytes, authorities: bytes) -> bytes | None:
+    """Return the authority that issued a certificate, None if it is none of these.
+
+    Raises:
+        BadCertificate: one of them is no certificate.
+    """
+    found = _load(certificate)[-1]
+    return next((_pem(one) for one in _load(authorities) if _is_issued_by(found, one)), None)
+
+
+def by_fingerprint(authorities: bytes) -> dict[str, bytes]:
+    """Return the certificates of a bundle by their SHA-256 in hex, in its order.
+
+    Raises:
+        BadCertificate: there is none.
+    """
+    return {one.fingerprint(hashes.SHA256()).hex(): _pem(one) for one in _load(authorities)}
 
 
 def _check_issues_to_runners(certificate: x509.Certificate, node: RoleName) -> None:
@@ -237,7 +260,8 @@ def _date(unix_s: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(unix_s, datetime.UTC)
 
 
-def _when(unix_s: float) -> str:
+def when(unix_s: float) -> str:
+    """Return a date of a certificate as people read it."""
     return f"{_date(unix_s):%Y-%m-%d %H:%MZ}"
 
 

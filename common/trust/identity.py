@@ -14,7 +14,7 @@ from typing import Protocol
 from common.paths import open_regular
 from common.startup_error import StartupError
 from common.telemetry.logs import get_logger
-from common.telemetry.metrics import CERTIFICATE_EXPIRES
+from common.telemetry.metrics import CERTIFICATE_EXPIRES, CERTIFICATE_LATE
 from common.trust.certificates import BadCertificate, Facts, KeyPair, check_pair
 
 AUTHORITIES, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
@@ -149,6 +149,7 @@ def use_identity(identity: IdentitySource | None) -> None:
     _own = identity
     if identity is not None:
         CERTIFICATE_EXPIRES.set_function(lambda: identity.material().facts.valid_to_unix_s)
+        CERTIFICATE_LATE.set_function(lambda: identity.material().facts.is_late(time.time()))
 
 
 def own_identity() -> IdentitySource | None:

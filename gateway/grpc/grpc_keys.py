@@ -10,6 +10,7 @@ from grpc import aio
 from common.closing import closing
 from common.errors import InvalidRequest
 from common.ids import new_request_id
+from common.network import peer_address
 from gateway.core.keys.keys import Scope
 from gateway.keys.authorizer import Authorizer
 
@@ -117,11 +118,3 @@ def _credentials(context: Any) -> dict[str, Any]:
         "address": peer_address(context.peer()),
         "request_id": new_request_id(),
     }
-
-
-def peer_address(peer: str) -> str:
-    """Return the address in `ipv4:10.0.0.1:5000` or `ipv6:[::1]:5000`, as gRPC writes peers; empty for sockets."""
-    kind, _, rest = peer.partition(":")
-    if kind not in ("ipv4", "ipv6"):
-        return ""
-    return rest.rpartition(":")[0].replace("%5B", "[").replace("%5D", "]").strip("[]")

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 from common.clock import Clock
 from common.errors import PunaError, Unauthenticated
+from common.rate_limits import FailedAttempts
 from gateway.core.keys.keys import Key, Scope, cache_salt, check_scope, presented_key
-from gateway.core.keys.quotas import FailedAttempts
 from gateway.keys.audit import AuditLog, is_administrative
 from gateway.keys.key_store import KeyStore
 from gateway.keys.quota_book import QuotaBook

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from common.clock import Clock
+from common.rate_limits import BucketLevel, level_of
 from gateway.core.keys.keys import Key, Quota
-from gateway.core.keys.quotas import PERIODS_S, Account, BucketLevel, level_of, too_many_at_once, used_up
+from gateway.core.keys.quotas import PERIODS_S, Account, too_many_at_once, used_up
 from gateway.keys.key_redis import LEASE_S, KeyRedis, KeyStoreUnavailableError, QuotaResult, SharedBucket
 
 # Often enough that two misses in a row lose no place.

@@ -141,13 +141,10 @@ def request_body(model: str, **options: Any) -> dict[str, Any]:
 def running_machines(directory: Path, models: Path, *, names: Sequence[str], device_mib: float) -> Iterator[Machines]:
     """Everything up, every device tested; afterwards nothing is left."""
     with ExitStack() as stack:
-        network = f"10.213.{free_number('network', range(1, 250))}"
-        bridge = stack.enter_context(_bridge(f"pnbr{os.getpid() % 100_000}", f"{network}.1"))
-        found = [
-            stack.enter_context(_machine(name, bridge, number, network)) for number, name in enumerate(names, start=1)
-        ]
-        cluster = Machines(url="", machines={one.name: one for one in found}, directory=directory)
-        _start_control_plane(stack, cluster, f"{network}.1:{DISCOVERY_PORT}")
+        own_address, machines = stack.enter_context(cabled(names))
+        found = list(machines.values())
+        cluster = Machines(url="", machines=machines, directory=directory)
+        _start_control_plane(stack, cluster, f"{own_address}:{DISCOVERY_PORT}")
         with ThreadPoolExecutor() as starters:  # each start is a Python interpreter with the engine
             lent = [
                 starters.submit(
@@ -162,6 +159,18 @@ def running_machines(directory: Path, models: Path, *, names: Sequence[str], dev
             _start_host(stack, cluster, machine, models)
         wait_until(lambda: _all_usable(cluster), deadline_s=START_DEADLINE_S, what="every device is tested")
         yield cluster
+
+
+@contextmanager
+def cabled(names: Sequence[str]) -> Iterator[tuple[str, dict[str, Machine]]]:
+    """Machines on a bridge on which nothing runs, and the address of this one there."""
+    with ExitStack() as stack:
+        network = f"10.213.{free_number('network', range(1, 250))}"
+        bridge = stack.enter_context(_bridge(f"pnbr{os.getpid() % 100_000}", f"{network}.1"))
+        found = [
+            stack.enter_context(_machine(name, bridge, number, network)) for number, name in enumerate(names, start=1)
+        ]
+        yield f"{network}.1", {one.name: one for one in found}
 
 
 @contextmanager

@@ -169,6 +169,18 @@ def assess_sandbox(version: int) -> Finding:
     return warn("limits", text, "Linux 6.7 or later, with landlock among its modules (/sys/kernel/security/lsm)")
 
 
+def assess_certificate(role: str, *, ends: str, is_late: bool, has_ended: bool, has_authority: bool) -> Finding:
+    """Check that a certificate is renewed; `has_authority`: that is done on this machine."""
+    if not is_late:
+        return ok("certificates", f"{role} is good until {ends}")
+    advice = "look whether the cluster answers; to join again, add --token of `puna tokens create` there"
+    if has_authority:
+        advice = "`puna up --address` and `puna trust renew --watch` renew it: look whether one of them runs"
+    if has_ended and not has_authority:
+        return fail("certificates", f"{role} ended at {ends}", advice)
+    return warn("certificates", f"{role} ends at {ends}, and was not renewed after half of its life", advice)
+
+
 def assess_skew(whose: str, skew_s: float) -> Finding:
     """Check the difference between another clock and this one."""
     text = f"{whose} is {abs(skew_s):.1f} s {'ahead' if skew_s > 0 else 'behind'}"

@@ -17,8 +17,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from common.durations import go_duration_text
 from common.errors import InvalidRequest, RequestCanceled, RequestTimeout, RequestTooLarge, UnsupportedMediaType
+from common.rate_limits import BucketLevel
 from gateway.answers.record import RequestRecord
-from gateway.core.keys.quotas import BucketLevel
 from gateway.core.request.answers import Dialect
 from gateway.keys.visits import current_visit
 from gateway.large_texts import INLINE_CHARACTERS, beside_loop

@@ -19,8 +19,8 @@ from grpc import aio
 
 from cli.commands.keys import create, revoke
 from common.errors import StartupError
+from common.rate_limits import FAILURES_PER_MINUTE
 from gateway.app import running_gateway
-from gateway.core.keys.quotas import FAILURES_PER_MINUTE
 from gateway.settings import GatewaySettings
 from protos import inference_pb2, inference_pb2_grpc
 from tests.integration.gateway.conftest import Cluster, StartCluster, eventually

@@ -56,10 +56,10 @@ def test_agents_are_one_command_away() -> None:
     assert "puna connect claude-code" in ready_banner(MODELS, addresses(), demo=True)
 
 
-@pytest.mark.parametrize("opened", ["", "10.0.0.1"])
-def test_other_machines_join_only_where_the_address_is_open(opened: str) -> None:
-    banner = ready_banner(MODELS, addresses(opened=opened), demo=True)
-    assert ("puna up --join 10.0.0.1" in banner) is bool(opened)
+@pytest.mark.parametrize("join", [[], ["puna up --join 10.0.0.1 --token T", "make up JOIN=10.0.0.1 TOKEN=T"]])
+def test_each_way_to_join_is_a_line_of_its_own(join: list[str]) -> None:
+    banner = ready_banner(MODELS, addresses(opened="10.0.0.1"), demo=True, join=join)
+    assert [line.split(maxsplit=1)[1] for line in banner.splitlines() if line.startswith("  join ")] == join
 
 
 def test_the_banner_fits_a_screen_with_room_for_the_command_above() -> None:

@@ -1,14 +1,18 @@
 """`puna trust`, as it is typed."""
 
+import base64
 import json
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from common.trust.authority import Authority
+from common.trust.certificates import by_fingerprint
 from common.trust.identity import Identity
 from common.trust.roles import parse_role
+from common.trust.tokens import parse_token
 from tests.integration.cli.place import call_puna
 
 
@@ -64,3 +68,59 @@ def test_what_is_past_half_of_its_life_is_renewed(directory: Path) -> None:
     Authority(directory, wall_unix_s=lambda: time.time() - 13 * 3600).issue(parse_role("gateway"))
     assert call_puna("trust", "renew", *place).stdout == "renewed gateway\n"
     assert call_puna("trust", "renew", *place).stdout == ""
+
+
+def test_show_names_each_identity_its_authority_and_its_end(directory: Path) -> None:
+    call_puna("trust", "issue", "node/a", "--dir", str(directory))
+    (authority,) = by_fingerprint((directory / "ca" / "ca.crt").read_bytes())
+    for place in (directory, directory / "node" / "a"):
+        (shown,) = json.loads(call_puna("trust", "show", "--dir", str(place), "--json").stdout)["certificates"]
+        assert (shown["role"], shown["authority"]) == ("node/a", authority)
+        assert shown["renewed"] < shown["expires"]
+
+
+def test_exported_secrets_have_the_files_of_their_roles(directory: Path, tmp_path: Path) -> None:
+    place = ("--dir", str(directory))
+    call_puna("trust", "issue", "node/Alpha_1.x", "gateway", *place)
+    printed = list(yaml.safe_load_all(call_puna("trust", "export", *place).stdout))
+    assert [one["metadata"]["name"] for one in printed] == ["puna-trust-gateway", "puna-trust-node-alpha-1.x"]
+    for secret, role in zip(printed, ("gateway", "node/Alpha_1.x"), strict=True):
+        assert (secret["kind"], secret["type"]) == ("Secret", "kubernetes.io/tls")
+        files = {name: base64.b64decode(text) for name, text in secret["data"].items()}
+        assert files == {path.name: path.read_bytes() for path in (directory / role).iterdir()}
+    assert call_puna("trust", "export", "gateway", "--output", str(tmp_path / "out"), *place).stdout == ""
+    (written,) = (tmp_path / "out").iterdir()
+    assert written.stat().st_mode & 0o777 == 0o600
+    assert yaml.safe_load(written.read_text()) == printed[0]
+
+
+def test_a_token_is_shown_once_and_can_be_revoked(directory: Path) -> None:
+    place = ("--dir", str(directory))
+    token = parse_token(call_puna("tokens", "create", "--node", "a", "--life", "10m", *place).stdout)
+    listed = call_puna("tokens", "list", *place).stdout
+    assert token.id in listed
+    assert token.secret not in listed
+    assert call_puna("tokens", "revoke", token.id, *place).stdout == f"revoked token {token.id}\n"
+    assert json.loads(call_puna("tokens", "list", "--json", *place).stdout) == {"tokens": []}
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "text"),
+    [
+        (("tokens", "create", "--life", "soon"), 2, "soon"),
+        (("tokens", "create", "--life", "169h"), 2, "--life must be from 1s to 168h"),
+        (("tokens", "create", "--node", "../a"), 2, "node needs an id"),
+        (("tokens", "revoke", "0123456789"), 3, "`puna tokens list` shows them"),
+        (("tokens", "create", "--dir", "/nonexistent"), 1, "there is no authority in /nonexistent; `puna trust init`"),
+        (("trust", "show", "--dir", "/nonexistent"), 3, "/nonexistent has no certificate"),
+        (("trust", "export", "gateway"), 3, "`puna trust issue gateway` makes it"),
+        (("up", "--token", "x"), 2, "--token goes with --join ADDRESS"),
+    ],
+)
+def test_what_tokens_and_secrets_cannot_do_is_one_line(
+    words: tuple[str, ...], status: int, text: str, directory: Path
+) -> None:
+    place = () if "--dir" in words or words[0] == "up" else ("--dir", str(directory))
+    done = call_puna(*words, *place)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
+    assert text in done.stderr

@@ -17,7 +17,7 @@ from common.grpc.server import bind_server
 from common.trust.access import TABLE
 from common.trust.identity import IdentitySource
 from common.trust.roles import Role
-from protos import discovery_pb2, host_pb2, inference_pb2, runner_pb2, scheduler_pb2, store_pb2
+from protos import authority_pb2, discovery_pb2, host_pb2, inference_pb2, runner_pb2, scheduler_pb2, store_pb2
 from tests.trust import Cluster, acting_as
 
 SERVERS = ("node/a", "runner/a/p")
@@ -38,13 +38,15 @@ EXPECTED: dict[str, set[str]] = {
     "puna.v1.Runner/GetInfo": GATEWAY | SCHEDULER,
     "puna.v1.Runner/UseThreads": set(),
     "puna.v1.Runner/UseIdentity": set(),
+    "puna.v1.Authority": NODES,
+    "puna.v1.Authority/Join": set(),
     "puna.v1.Inference": set(),
     "grpc.health.v1.Health": EVERY_ROLE,
     "grpc.reflection.v1alpha.ServerReflection": OPERATOR,
 }
 # Of the server that is a runner, its own node and no other may call these, too.
 OF_HOST = {f"/puna.v1.Runner/{method}" for method in ("GetInfo", "WatchLoad", "UseThreads", "UseIdentity")}
-CONTRACTS = (discovery_pb2, host_pb2, inference_pb2, runner_pb2, scheduler_pb2, store_pb2)
+CONTRACTS = (authority_pb2, discovery_pb2, host_pb2, inference_pb2, runner_pb2, scheduler_pb2, store_pb2)
 SERVICES: list[ServiceDescriptor] = [
     service
     for contract in (*CONTRACTS, health_pb2, reflection_pb2)

@@ -2,8 +2,9 @@
 
 from typing import Any, cast
 
+from common.network import peer_address
 from gateway.core.keys.keys import Scope
-from gateway.grpc.grpc_keys import SCOPES, peer_address
+from gateway.grpc.grpc_keys import SCOPES
 from gateway.grpc.inference_servicer import SERVICE_NAME
 from gateway.http.endpoint.service import Service
 from gateway.http.routes import make_routes

@@ -8,6 +8,7 @@ from cli.core.doctor.assessments import (
     CheckedModels,
     SentinelAnswer,
     TriedDevice,
+    assess_certificate,
     assess_crashes,
     assess_devices,
     assess_disk,
@@ -296,3 +297,20 @@ def test_listeners_are_found_in_the_table_of_the_kernel() -> None:
     )
 
     assert list(listening_inodes(table, 11434)) == [4711]
+
+
+@pytest.mark.parametrize(
+    ("late", "ended", "here", "level", "text"),
+    [
+        (False, False, False, Level.OK, "node/a is good until T"),
+        (True, False, False, Level.WARN, "was not renewed after half of its life; look whether the cluster answers"),
+        (True, True, False, Level.FAIL, "node/a ended at T; look whether the cluster answers"),
+        (True, True, True, Level.WARN, "`puna trust renew --watch` renew it"),
+    ],
+)
+def test_a_certificate_is_named_once_it_should_have_been_renewed(
+    late: bool, ended: bool, here: bool, level: Level, text: str
+) -> None:
+    found = assess_certificate("node/a", ends="T", is_late=late, has_ended=ended, has_authority=here)
+    assert found.level is level
+    assert text in texts([found])

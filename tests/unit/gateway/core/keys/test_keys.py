@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import PermissionDenied, PunaError, RateLimited, Unauthenticated
+from common.rate_limits import FAILURES_PER_MINUTE, FailedAttempts
 from gateway.core.keys.key_file import read_keys, write_keys
 from gateway.core.keys.keys import (
     ALL_SCOPES,
@@ -23,7 +24,6 @@ from gateway.core.keys.keys import (
     parse_key,
     presented_key,
 )
-from gateway.core.keys.quotas import FAILURES_PER_MINUTE, FailedAttempts
 
 PEPPER = b"pepper"
 KEY_ID, SECRET = "Abcd1234", "s" * 43

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import RateLimited
+from common.rate_limits import PERIOD_S, Bucket
 from gateway.core.keys.keys import Quota
-from gateway.core.keys.quotas import PERIOD_S, Account, Bucket
+from gateway.core.keys.quotas import Account
 
 gaps_s = st.floats(0, 30, allow_nan=False)
 
