@@ -4,7 +4,7 @@ import argparse
 import sys
 from importlib import import_module
 
-from runner.sandbox import confine
+from common.sandbox.confinement import confine
 
 MODES = {
     "host": ("runner.host.app", "own this node: start, watch and stop runners"),

@@ -42,6 +42,7 @@ from cli.core.server_address import DEFAULT_GRPC_PORT, DEFAULT_PORT, listen_addr
 from cli.settings import CliSettings
 from common.errors import BadModelFile
 from common.network import is_taken, listening_inodes, split_host_port
+from common.sandbox.confinement import landlock_version
 from common.startup_error import StartupError
 from common.trust.authority import Authority
 from common.trust.certificates import BadCertificate, read_facts, when
@@ -54,7 +55,6 @@ from runner.host.files.file_threads import FileStandsStill, FileThreads
 from runner.host.files.manifests import ManifestStore
 from runner.host.models.sources import Finder, ModelSource
 from runner.host.settings import HostSettings
-from runner.sandbox import landlock_version
 
 _PORT_ANSWERS_WITHIN_S = 2.0
 _CHECK_WITHIN_S = 300.0

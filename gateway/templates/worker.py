@@ -1,22 +1,17 @@
-"""Render chat templates in a process of its own; run as a file: `python -I worker.py`.
+"""Render chat templates in a process of its own, a worker of `common.sandbox`.
 
 A sandboxed environment stops a template from reaching code, but not from burning CPU or memory: two nested ranges run
-for minutes. So the kernel ends this process when a rendering exceeds its CPU time, and its address space is limited. It
-stands alone (standard library and jinja2 only), so that it starts quickly and holds nothing worth stealing.
+for minutes. So the kernel ends this process when a rendering exceeds its CPU time, and its address space is limited.
 
-Frames both ways: 4 bytes length, big-endian, then JSON. In: {"template", "variables"}. Out: {"text"}, or {"error"} and
-"flaw" where that is the template's own, whatever the conversation.
+In: {"template", "variables"} as JSON. Out: {"text"}, or {"error"} and "flaw" where that is the template's own, whatever
+the conversation.
 """
 
 import functools
 import json
-import resource
-import signal
-import struct
-import sys
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import nodes
@@ -25,10 +20,11 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from common.sandbox.worker_process import serve_frames
+
 CPU_S_MAX = 1.0
 MEMORY_BYTES_MAX = 256 * 1024 * 1024
 RENDERED_BYTES_MAX = 8 * 1024 * 1024
-OPEN_FILES_MAX = 32
 TEMPLATES_CACHED_MAX = 16
 ERROR_LENGTH_MAX = 500
 # It reaches for code or files, or cannot be read; what else goes wrong may be the conversation's fault.
@@ -98,36 +94,17 @@ def make_renderer() -> Callable[[str, dict[str, Any]], dict[str, Any]]:
     return render
 
 
-def limit_process() -> None:
-    """Give up what a renderer never needs."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_MAX, OPEN_FILES_MAX))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # The gateway stops its workers itself; a Ctrl-C in the terminal is not for them.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The default action of SIGPROF ends the process, also inside a C function that never returns to Python.
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-
-
-def serve(source: BinaryIO, sink: BinaryIO) -> None:
+def main() -> None:
     """Answer frames until the input ends."""
     render = make_renderer()
-    while len(header := source.read(4)) == 4:
-        frame = source.read(struct.unpack(">I", header)[0])
-        signal.setitimer(signal.ITIMER_PROF, CPU_S_MAX)
-        request = json.loads(frame)
-        answer = json.dumps(render(request["template"], request["variables"]), ensure_ascii=False).encode(
-            errors="replace"
-        )
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        sink.write(struct.pack(">I", len(answer)) + answer)
-        sink.flush()
+
+    def answer(content: bytes) -> bytes:
+        request = json.loads(content)
+        rendered = render(request["template"], request["variables"])
+        return json.dumps(rendered, ensure_ascii=False).encode(errors="replace")
+
+    serve_frames(answer, cpu_s_max=CPU_S_MAX, memory_bytes_max=MEMORY_BYTES_MAX)
 
 
 if __name__ == "__main__":
-    limit_process()
-    # Out of memory: the traceback says nothing that the end of the pipe does not; the gateway starts another worker.
-    try:
-        serve(sys.stdin.buffer, sys.stdout.buffer)
-    except MemoryError:
-        sys.exit(1)
+    main()

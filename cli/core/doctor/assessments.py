@@ -161,9 +161,9 @@ def assess_open_files(soft: int, hard: int) -> Finding:
 
 
 def assess_sandbox(version: int) -> Finding:
-    """Check the kernel's means to confine runners; `version` is that of Landlock, 0 for none."""
+    """Check the kernel's means to confine processes; `version` is that of Landlock, 0 for none."""
     if version >= LANDLOCK_VERSION:
-        return ok("limits", f"Landlock {version} confines runners to the files of their model")
+        return ok("limits", f"Landlock {version} confines runners and workers to the files that they need")
     found = f"only Landlock {version}, without rules for the network" if version else "no Landlock"
     text = f"the kernel has {found}: a hostile model file could make its runner read or reach more than it needs"
     return warn("limits", text, "Linux 6.7 or later, with landlock among its modules (/sys/kernel/security/lsm)")

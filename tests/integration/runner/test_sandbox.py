@@ -1,30 +1,36 @@
-"""Hostile code inside real processes that read model files: what it tries is refused.
+"""Hostile code inside real processes that read model files, templates and images: what it tries is refused.
 
-The code runs while the mode's own modules are imported, as code of a model file would: in the process itself, after it
-was confined.
+The code runs in the process itself, after it was confined: in a runner while the mode's own modules are imported, in a
+worker while it answers its first request.
 """
 
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.sandbox import NETWORK_VERSION, landlock_version
+from common.sandbox.confinement import NETWORK_VERSION, landlock_version
+from runner.engine.media.image_decoder import WORKER_PATH
 from tests.integration.runner.conftest import Zoo
+from tests.integration.runner.pictures import image_file, picture
 from tests.integration.runner.processes import ROOT
 
 pytestmark = pytest.mark.skipif(
     landlock_version() < NETWORK_VERSION, reason=f"this kernel has Landlock {landlock_version()}, not {NETWORK_VERSION}"
 )
 
-# Runs when the first module of the mode's own is imported: the process is confined by then.
+# Runs when the first module of the mode's own is imported, or with the first request of a worker: the process is
+# confined by then.
 _HOSTILE = """
-import json, os, signal, socket, sys
+import ctypes, json, os, signal, socket, sys
 
 def tried(act):
     try:
@@ -39,9 +45,7 @@ def connect(family, address):
         client.connect(address)
 
 def attack():
-    wanted = json.loads(os.environ["LC_ATTACK"])
-    with open("/proc/self/status") as status:
-        lines = dict(line.strip().split(":", 1) for line in status)
+    with_privileges = ctypes.CDLL(None).prctl(39, 0, 0, 0, 0) != 1
     found = {
         "own file": tried(lambda: open(wanted["own"], "rb").read(4)),
         "other file": tried(lambda: open(wanted["other"], "rb").read(4)),
@@ -55,75 +59,107 @@ def attack():
         "unix": tried(lambda: connect(socket.AF_UNIX, wanted["unix"])),
         "signal": tried(lambda: os.kill(os.getppid(), 0)),
         "environment": tried(lambda: open(f"/proc/{os.getppid()}/environ").read()),
-        "privileges": lines["NoNewPrivs"].strip(),
+        "privileges": str(with_privileges),
     }
-    os.write(2, b"ATTACK " + json.dumps(found).encode() + b"\\n")
+    if "is_worker" in wanted:
+        found["datagram"] = tried(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        found["program"] = tried(lambda: os.execv(sys.executable, ["python", "-c", ""]))
+    write(2, b"ATTACK " + json.dumps(found).encode() + b"\\n")
     os._exit(0)
+
+wanted = json.loads(os.environ["LC_ATTACK"])
+write = os.write
 
 class Trap:
     def find_spec(self, name, path=None, target=None):
         if name in ("runner.inspect", "runner.measure", "runner.serve.app"):
             attack()
 
-sys.meta_path.insert(0, Trap())
+if "is_worker" in wanted:
+    json.loads = os.write = lambda *_: attack()
+else:
+    sys.meta_path.insert(0, Trap())
 """
 _REFUSED = "PermissionError"
 
 
-def attacked(mode: str, arguments: list[str], code: Path, *, trust: Path, **wanted: Any) -> dict[str, str]:
+def attacked(command: list[str], code: Path, request: bytes = b"", **wanted: Any) -> dict[str, str]:
     (code / "sitecustomize.py").write_text(_HOSTILE)
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(code),
         "PYTHONPATH": str(code),
         "LC_ATTACK": json.dumps(wanted),
-        "PUNA_TRUST": str(trust),
+        "PUNA_TRUST": str(wanted["folder"]),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "runner", mode, *arguments],
+        [sys.executable, *command],
         cwd=ROOT,
         env=environment,
+        input=request,
         capture_output=True,
-        text=True,
         check=False,
         timeout=120,
     )
-    line = next(line for line in done.stderr.splitlines() if line.startswith("ATTACK "))
+    line = next(line for line in done.stderr.decode().splitlines() if line.startswith("ATTACK "))
     found: dict[str, str] = json.loads(line.removeprefix("ATTACK "))
     return found
 
 
-@pytest.mark.parametrize("mode", ["inspect", "measure", "serve"])
-def test_hostile_code_in_a_runner_reaches_its_own_file_only(mode: str, zoo: Zoo, tmp_path: Path) -> None:
+@contextmanager
+def surroundings(tmp_path: Path) -> Iterator[tuple[Path, Path, dict[str, Any]]]:
+    """Folders of a home with a secret and of the hostile code, and what the code shall try."""
     home, code = tmp_path / "home", tmp_path / "code"
     home.mkdir()
     code.mkdir()
-    secret = home / "fence"
-    secret.write_text("17")
-    model = zoo("dense")
-    arguments = {
-        "inspect": [str(model)],
-        "measure": ["--model", str(model)],
-        "serve": ["--model", str(model), "--listen", f"unix:{home}/runner.sock"],
-    }
+    (home / "fence").write_text("17")
     with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
         unix.bind(f"{home}/discovery.sock")
         unix.listen()
-        found = attacked(
-            mode,
-            arguments[mode],
+        yield (
+            home,
             code,
-            trust=home,
-            own=str(model),
-            other=str(secret),
-            folder=str(home),
-            new=str(home / "new"),
-            tcp=tcp.getsockname(),
-            unix=f"{home}/discovery.sock",
+            {
+                "other": str(home / "fence"),
+                "folder": str(home),
+                "new": str(home / "new"),
+                "tcp": tcp.getsockname(),
+                "unix": f"{home}/discovery.sock",
+            },
         )
-    assert found.pop("own file") == "done"
-    assert found.pop("privileges") == "1"
+    assert (home / "fence").read_text() == "17"
+
+
+def check_refused(found: dict[str, str]) -> None:
+    assert found.pop("privileges") == "False"
     if landlock_version() < 6:  # older kernels cannot confine signals
         found.pop("signal")
     assert found == dict.fromkeys(found, _REFUSED)
-    assert secret.read_text() == "17"
+
+
+@pytest.mark.parametrize("mode", ["inspect", "measure", "serve"])
+def test_hostile_code_in_a_runner_reaches_its_own_file_only(mode: str, zoo: Zoo, tmp_path: Path) -> None:
+    model = zoo("dense")
+    with surroundings(tmp_path) as (home, code, wanted):
+        arguments = {
+            "inspect": [str(model)],
+            "measure": ["--model", str(model)],
+            "serve": ["--model", str(model), "--listen", f"unix:{home}/runner.sock"],
+        }
+        found = attacked(["-m", "runner", mode, *arguments[mode]], code, own=str(model), **wanted)
+    assert found.pop("own file") == "done"
+    check_refused(found)
+
+
+_PICTURE = image_file(picture(1))
+WORKERS = {
+    "templates": (["-s", "-m", "gateway.templates.worker"], struct.pack(">I", 2) + b"{}"),
+    "images": (["-P", str(WORKER_PATH)], struct.pack(">8sIII", b"PNG", 160, 96, len(_PICTURE)) + _PICTURE),
+}
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_hostile_code_in_a_worker_reaches_nothing(name: str, tmp_path: Path) -> None:
+    command, request = WORKERS[name]
+    with surroundings(tmp_path) as (home, code, wanted):
+        check_refused(attacked(command, code, request, own=str(home / "fence"), is_worker=True, **wanted))

@@ -13,9 +13,10 @@ from prometheus_client import REGISTRY
 
 from common.clock import SystemClock
 from common.errors import TemplateFailed
+from common.sandbox.worker_pool import WALL_S_MAX, WORKERS
 from gateway.core.dispatch.fairness import NO_TENANT
 from gateway.templates.kills import KILL_REMEMBERED_S
-from gateway.templates.pool import TEMPLATE_BYTES_MAX, WALL_S_MAX, WORKERS, TemplatePool
+from gateway.templates.pool import TEMPLATE_BYTES_MAX, TemplatePool
 from gateway.templates.worker import make_renderer
 from tests.waiting import Stopwatch
 
@@ -149,7 +150,7 @@ async def test_a_worker_that_stands_still_is_replaced(pool: TemplatePool, monkey
     for pid in _workers():
         os.kill(pid, signal.SIGSTOP)
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.templates.pool.WALL_S_MAX", 0.2)
+        patch.setattr("common.sandbox.worker_pool.WALL_S_MAX", 0.2)
         for _ in range(WORKERS):
             with pytest.raises(TemplateFailed, match="over its time"):
                 await pool.render("a", {})
@@ -159,7 +160,7 @@ async def test_a_worker_that_stands_still_is_replaced(pool: TemplatePool, monkey
 def _workers() -> list[int]:
     own = os.getpid()
     children = Path(f"/proc/{own}/task/{own}/children").read_text(encoding="ascii").split()
-    return [int(pid) for pid in children if b"worker.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [int(pid) for pid in children if b"templates.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 async def test_a_cancelled_rendering_leaves_no_answer_for_the_next_request(pool: TemplatePool) -> None:
@@ -174,7 +175,7 @@ async def test_a_cancelled_rendering_leaves_no_answer_for_the_next_request(pool:
 async def test_the_limit_counts_cpu_time_of_one_rendering_and_not_of_the_process(
     pool: TemplatePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.templates.pool.WALL_S_MAX", 100.0)
+    monkeypatch.setattr("common.sandbox.worker_pool.WALL_S_MAX", 100.0)
     third_of_a_second = "{% for i in range(1000) %}{% for j in range(1500) %}{% endfor %}{% endfor %}ok"
     for _ in range(WORKERS * 6):
         assert await pool.render(third_of_a_second, {}) == "ok"
@@ -195,8 +196,8 @@ def stopped(how: str) -> float:
 async def test_a_template_that_loops_costs_one_worker_once_and_other_tenants_nothing(
     pool: TemplatePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.templates.pool.WALL_S_MAX", 100.0)  # the kernel's limit on CPU time alone
-    monkeypatch.setattr("gateway.templates.pool.WAIT_S_MAX", 100.0)
+    monkeypatch.setattr("common.sandbox.worker_pool.WALL_S_MAX", 100.0)  # the kernel's limit on CPU time alone
+    monkeypatch.setattr("common.sandbox.worker_pool.WAIT_S_MAX", 100.0)
     killed, refused = stopped("killed"), stopped("refused")
     loops = [asyncio.create_task(render_for("loud", pool, LOOP, {}, is_small=True)) for _ in range(20)]
     for number in range(20):
@@ -212,7 +213,7 @@ async def test_a_template_that_loops_costs_one_worker_once_and_other_tenants_not
 async def test_a_killed_template_is_refused_to_all_for_a_minute_and_tried_again_then(
     pool: TemplatePool, clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.templates.pool.WALL_S_MAX", 100.0)
+    monkeypatch.setattr("common.sandbox.worker_pool.WALL_S_MAX", 100.0)
     killed = stopped("killed")
     for tenant, moved_s in (("a", 0.0), ("b", 0.0), (NO_TENANT, 1.0), ("a", KILL_REMEMBERED_S - 0.01)):
         clock.moved_s = moved_s
@@ -230,7 +231,7 @@ async def test_a_killed_template_is_refused_to_all_for_a_minute_and_tried_again_
 async def test_a_long_conversation_closes_a_template_to_its_own_tenant_and_length_only(
     pool: TemplatePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.templates.pool.WALL_S_MAX", 100.0)
+    monkeypatch.setattr("common.sandbox.worker_pool.WALL_S_MAX", 100.0)
     killed = stopped("killed")
     quadratic = "{% for a in text %}{% for b in text %}{% endfor %}{% endfor %}ok"
     long, short = {"text": "x" * 100_000}, {"text": "x" * 10}

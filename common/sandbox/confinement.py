@@ -1,10 +1,10 @@
-"""Confinement of a process that reads model files: what a hostile file makes it do stays within it.
+"""Confinement of a process that reads hostile files or texts: what they make it do stays within it.
 
-Entered before anything but this module is imported, because Landlock holds for the calling thread and for threads and
-processes that begin later. From then on the process gains no privileges, leaves no core file, signals nothing
-outside, reads its model's files and the system's libraries only, creates nothing but its own socket, and connects to
-nothing unless it uses lent devices or sends traces (with GPUs or traces it may connect to Unix sockets). Kernels
-without Landlock give less; `puna doctor` reports it.
+Entered while there is one thread, because Landlock holds for the calling thread and for threads and processes that
+begin later. From then on the process gains no privileges, leaves no core file, signals nothing outside, reads its
+model's files and the system's libraries only, creates nothing but its own socket, and connects to nothing unless it
+uses lent devices or sends traces (with GPUs or traces it may connect to Unix sockets). A worker that only computes has
+no device, no socket and no program either. Kernels without Landlock give less; `puna doctor` reports it.
 
 Source: Documentation/userspace-api/landlock.rst of Linux.
 """
@@ -24,8 +24,8 @@ _NO_NEW_PRIVILEGES, _SET_SECCOMP, _SECCOMP_FILTER = 38, 22, 2  # of prctl
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same numbers on every architecture
 _ASK_VERSION, _PATH_BENEATH, _PORT = 1, 1, 2
 
-# What the kernel calls the processor, and its numbers of connect and io_uring_setup.
-_MACHINES = {"x86_64": (0xC000003E, 42, 425), "aarch64": (0xC00000B7, 203, 425)}
+# What the kernel calls the processor, and its numbers of io_uring_setup, which could connect too, connect and socket.
+_MACHINES = {"x86_64": (0xC000003E, (425, 42, 41)), "aarch64": (0xC00000B7, (425, 203, 198))}
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_GREATER, _RETURN = 0x20, 0x15, 0x25, 0x06  # of BPF
 _REFUSE, _ALLOW = 0x00050000, 0x7FFF0000  # an errno is added to the first
 _X32_BIT = 0x3FFFFFFF
@@ -78,25 +78,48 @@ def confine(arguments: Sequence[str]) -> None:
     library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     ports = collector_ports()
     if not uses_lent_devices(arguments) and not any(_nodes(_CARDS)) and not ports:
-        _forbid_connecting(library)
-    version = landlock_version()
-    if not version:
-        return
-    rights = _RIGHTS.get(version, _RIGHTS_LATEST)
-    network = _CONNECT_TCP if version >= NETWORK_VERSION and not uses_lent_devices(arguments) else 0
-    fields = struct.pack("QQQ", rights, network, _SCOPES if version > 5 else 0)
-    size = 8 if version < NETWORK_VERSION else 16 if version < 6 else 24
-    ruleset = library.syscall(_CREATE, fields, ctypes.c_size_t(size), ctypes.c_uint32(0))
-    if ruleset < 0:
-        return
-    for paths, allowed in (
+        _forbid_calls(library, 2)
+    files = (
         (readable(arguments), _READ | _READ_FOLDER | _EXECUTE),
         (chain(_nodes(_DEVICES), [Path("/proc/self")]), _READ | _READ_FOLDER | _WRITE | _IOCTL),
         # A folder in the place of a file is named as such by the error of its opening.
         ((Path(text) for text in arguments if os.path.isdir(text)), _READ_FOLDER),  # noqa: PTH112  # takes any text
         (_socket_folders(arguments), _MAKE_SOCKET),
-        (_caches(), rights),
-    ):
+        (_caches(), _RIGHTS_LATEST),
+    )
+    _restrict(library, files, ports, connects=uses_lent_devices(arguments))
+
+
+def confine_worker(*, reads_libraries: bool = True) -> None:
+    """Confine this process, which only computes, to its open files and, unless all is imported, Python's modules."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform != "linux":
+        return
+    library = ctypes.CDLL(None)
+    library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    _forbid_calls(library, 3)
+    _restrict(library, ((readable(()) if reads_libraries else (), _READ | _READ_FOLDER),))
+
+
+def _restrict(
+    library: ctypes.CDLL,
+    files: Iterable[tuple[Iterable[Path], int]],
+    ports: Iterable[int] = (),
+    *,
+    connects: bool = False,
+) -> None:
+    """Take away all rights to files but these, and TCP connections but to these ports, unless it `connects`."""
+    version = landlock_version()
+    if not version:
+        return
+    rights = _RIGHTS.get(version, _RIGHTS_LATEST)
+    network = _CONNECT_TCP if version >= NETWORK_VERSION and not connects else 0
+    fields = struct.pack("QQQ", rights, network, _SCOPES if version > 5 else 0)
+    size = 8 if version < NETWORK_VERSION else 16 if version < 6 else 24
+    ruleset = library.syscall(_CREATE, fields, ctypes.c_size_t(size), ctypes.c_uint32(0))
+    if ruleset < 0:
+        return
+    for paths, allowed in files:
         for path in paths:
             _allow(library, ruleset, path, allowed & rights)
     for port in ports if network else ():
@@ -106,22 +129,22 @@ def confine(arguments: Sequence[str]) -> None:
     os.close(ruleset)
 
 
-def _forbid_connecting(library: ctypes.CDLL) -> None:
-    """Refuse `connect`, since Landlock lets through what goes to Unix sockets. Drivers of GPUs need it."""
+def _forbid_calls(library: ctypes.CDLL, count: int) -> None:
+    """Refuse the first `count` calls of the table: Landlock lets Unix sockets through. Drivers of GPUs connect."""
     if os.uname().machine not in _MACHINES:
         return
-    machine, connect, ring = _MACHINES[os.uname().machine]
+    machine, numbers = _MACHINES[os.uname().machine]
+    refused = [(_JUMP_IF_EQUAL, count - place, 0, number) for place, number in enumerate(numbers[:count])]
     program = b"".join(
         struct.pack("=HBBI", *step)
         for step in (
             (_LOAD, 0, 0, 4),  # the machine that the call is for
-            (_JUMP_IF_EQUAL, 0, 4, machine),
+            (_JUMP_IF_EQUAL, 0, count + 3, machine),
             (_LOAD, 0, 0, 0),  # the number of the call
-            (_JUMP_IF_GREATER, 2, 0, _X32_BIT),
-            (_JUMP_IF_EQUAL, 1, 0, connect),
-            (_JUMP_IF_EQUAL, 0, 1, ring),  # which could connect, too
-            (_RETURN, 0, 0, _REFUSE | errno.EACCES),
+            (_JUMP_IF_GREATER, count + 1, 0, _X32_BIT),
+            *refused,
             (_RETURN, 0, 0, _ALLOW),
+            (_RETURN, 0, 0, _REFUSE | errno.EACCES),
         )
     )
     steps = ctypes.create_string_buffer(program, len(program))
@@ -142,7 +165,7 @@ def _allow(library: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
 
 def readable(arguments: Iterable[str]) -> Iterator[Path]:
     """Yield the system's libraries, Python and its modules, and the files that the command line names."""
-    own = Path(__file__).resolve().parents[1]
+    own = Path(__file__).resolve().parents[2]
     # Not sys.path: it begins with the working directory, which may be the folder of all models.
     code = (sys.prefix, sys.base_prefix, *(str(own / name) for name in ("common", "protos", "runner", "tests")))
     given = (os.environ.get(name, "") for name in ("LD_LIBRARY_PATH", "PYTHONPATH"))

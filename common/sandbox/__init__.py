@@ -1,0 +1,1 @@
+"""Processes that read hostile input: their limits, and pools of those that compute for requests."""
