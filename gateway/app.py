@@ -22,6 +22,7 @@ from common.telemetry.logs import get_logger
 from common.version import puna_version
 from gateway import metrics
 from gateway.answers.inference import Inference
+from gateway.constraint_checks import ConstraintChecks
 from gateway.core.dispatch.browser import BrowserPolicy
 from gateway.grpc.grpc_keys import KeyInterceptor
 from gateway.grpc.inference_servicer import SERVICE_NAME, InferenceServicer
@@ -123,12 +124,14 @@ async def running_gateway(
     listener = _bind_http(settings)
     routes = RouteCache()
     templates = TemplatePool(SystemClock(), tenant=lambda: claim(0).tenant)
+    constraints = ConstraintChecks(SystemClock(), tenant=lambda: claim(0).tenant)
     model_stores = StoreClient("node")
     dispatcher = _make_dispatcher(settings, routes, scheduler)
     service = Service(
         inference=Inference(
             dispatcher=dispatcher,
             prompts=ChatPrompts(templates, template_policy(settings.template)),
+            constraints=constraints,
             clock=SystemClock(),
             request_timeout_s=settings.request_timeout_s,
             resumes=settings.resume,
@@ -174,6 +177,7 @@ async def running_gateway(
         await dispatcher.close()
         await model_stores.close()
         await templates.stop()
+        await constraints.stop()
         await book.all_left()
         if audit is not None:
             await audit.close()

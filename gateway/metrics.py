@@ -66,6 +66,10 @@ STOPPED_TEMPLATES = Counter(
     "refused (the same template in the minute after)",
     ["how"],
 )
+KILLED_CONSTRAINTS = Counter(
+    "puna_gateway_killed_constraints_total",
+    "Schemas and grammars whose compilation was ended for its CPU time, memory or wall time",
+)
 ROUTES_CONNECTED = Gauge("puna_gateway_routes_connected", "1 while the watch on the scheduler's routes is open")
 SKIPPED_ROWS = Counter(
     "puna_gateway_skipped_rows_total",

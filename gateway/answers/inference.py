@@ -32,6 +32,7 @@ from gateway.answers.output import plan_output
 from gateway.answers.prompt import make_prompt
 from gateway.answers.record import RequestRecord
 from gateway.answers.vectors import Vectors
+from gateway.constraint_checks import ConstraintChecks
 from gateway.core.dispatch.prompt_prefixes import NO_PREFIXES, name_prefixes
 from gateway.core.dispatch.replica_choice import ReplicaNeed
 from gateway.core.dispatch.resume import AGAIN_S_MIN, Quarantine, RetryBudget, again_after_s, poison_name
@@ -67,6 +68,7 @@ class Inference:
         *,
         dispatcher: Dispatcher,
         prompts: ChatPrompts,
+        constraints: ConstraintChecks,
         clock: Clock,
         request_timeout_s: float,
         resumes: bool = True,
@@ -78,6 +80,7 @@ class Inference:
             dispatcher=dispatcher, models=self.models, clock=clock, request_timeout_s=request_timeout_s
         )
         self._prompts = prompts
+        self._constraints = constraints
         self._marker_ids = MarkerIds()
         self._clock = clock
         self._request_timeout_s = request_timeout_s
@@ -138,6 +141,12 @@ class Inference:
             raise _too_long(error, request, plan, route) from None
         with tracing.begin("render", {"gen_ai.request.model": route.model.name}):
             prompt = await make_prompt(self._prompts, route.model, request)
+        output = plan_output(self._prompts.template_text(route.model), request, parser=route.model.parser)
+        if (constraint := output.constraint(prompt.end)) is not None:
+            try:
+                await self._constraints.check(constraint)
+            except InvalidRequest as error:
+                raise in_words_of_the_client(error, output.wanted) from error
         salt = cache_salt()
         prefixes = NO_PREFIXES
         if plan.cache_prompt:
@@ -146,7 +155,7 @@ class Inference:
             request=request,
             route=route,
             plan=plan,
-            output=plan_output(self._prompts.template_text(route.model), request, parser=route.model.parser),
+            output=output,
             prompt=prompt,
             deadline_s=deadline_s,
             cache_salt=salt,

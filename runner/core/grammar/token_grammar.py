@@ -1,15 +1,13 @@
-"""A grammar over the tokens of one vocabulary, and where one answer is in it, on llguidance.
+"""A grammar over the tokens of one vocabulary, and where one answer is in it, on llguidance."""
 
-llguidance reports errors and exceeded limits as states of a matcher, which never end the process.
-"""
-
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 from common.errors import InvalidRequest
+from runner.core.grammar.token_tree import TokenTree, compile_grammar, error_text
 
 # The answer is over, and no end token may say so.
 NO_TOKEN = -1
@@ -18,52 +16,10 @@ NOTHING_ALLOWED = "no token of the model that may come up goes on with the gramm
 # to 10 ms, a check microseconds.
 CPU_S_AT_START = 0.5
 CPU_S_PER_TOKEN = 0.01
-_LIMITS = LLParserLimits(
-    initial_lexer_fuel=500_000,  # of a compilation; about 50,000 a millisecond
-    step_lexer_fuel=200_000,  # of a mask; about 14,000 a millisecond
-    step_max_items=500_000,  # of a mask; about 20,000 a millisecond
-    max_items_in_row=2_000,
-    max_lexer_states=50_000,  # about 2 kB each
-    max_grammar_size=200_000,
-    verbose_errors=False,
-)
-_ERROR_CHARACTERS_MAX = 300
 
 
 class GrammarTooComplex(InvalidRequest):
     """Following the grammar takes more work than one token may cost."""
-
-
-class _Pieces:
-    """The tokens of a vocabulary as llguidance asks for them: those without bytes never come up."""
-
-    bos_token_id = None
-
-    def __init__(self, tokens: list[bytes]) -> None:
-        # Ends of answers are known by the grammar's state, so one token that no model has stands for all of them.
-        self.tokens = [*tokens, b"\xff<end>"]
-        self.eos_token_id = len(tokens)
-        self.special_token_ids = [self.eos_token_id]
-
-    def __call__(self, _text: bytes) -> list[int]:
-        return []  # asked only where text is forced, which is switched off
-
-
-class TokenTree:
-    """The tokens of a vocabulary that may be part of a constrained answer."""
-
-    def __init__(self, pieces: Sequence[bytes], *, excluded: Collection[int]) -> None:
-        """`excluded` tokens never come up, nor do those without bytes or with a zero."""
-        self.size = len(pieces)
-        left_out = frozenset(excluded)
-        tokens = [b"" if number in left_out or 0 in piece else piece for number, piece in enumerate(pieces)]
-        self.tokenizer = LLTokenizer(TokenizerWrapper(_Pieces(tokens)))
-
-
-def grammar_error(text: str, tree: TokenTree) -> str:
-    """Return why a grammar in Lark's notation cannot be used; empty: it can."""
-    matcher = LLMatcher(tree.tokenizer, LLMatcher.grammar_from_lark(text), log_level=0, limits=_LIMITS)
-    return _reason(matcher)
 
 
 class TokenGrammar:
@@ -89,9 +45,9 @@ class TokenGrammar:
         self.cpu_s = cpu_s
         self.param = param
         self.size = tree.size
-        self._matcher = LLMatcher(tree.tokenizer, LLMatcher.grammar_from_lark(text), log_level=0, limits=_LIMITS)
+        self._matcher = compile_grammar(text, tree)
         if self._matcher.is_error():
-            raise InvalidRequest(f"{param} cannot be used: {_reason(self._matcher)}", param=param)
+            raise InvalidRequest(f"{param} cannot be used: {error_text(self._matcher)}", param=param)
         mask = np.frombuffer(self.matcher().compute_bitmask(), np.uint8)
         if not self._matcher.is_accepting() and not np.unpackbits(mask, count=self.size, bitorder="little").any():
             raise InvalidRequest(f"{param} cannot be used: no answer matches it", param=param)
@@ -170,11 +126,8 @@ class GrammarCursor:
         if self._is_lost:
             raise GrammarTooComplex("the resumed answer does not match the grammar", param="resume_token_ids")
         if self._matcher.is_error():
-            raise GrammarTooComplex(f"the grammar is too complex to follow: {_reason(self._matcher)}", param=self.param)
+            raise GrammarTooComplex(
+                f"the grammar is too complex to follow: {error_text(self._matcher)}", param=self.param
+            )
         if self._left_s < 0.0:
             raise GrammarTooComplex("the grammar is too ambiguous to follow", param=self.param)
-
-
-def _reason(matcher: LLMatcher) -> str:
-    lines = [line for line in matcher.get_error().splitlines() if line.strip()]
-    return (lines[0] if lines else "").rpartition("failed to compile JSON schema: ")[2][:_ERROR_CHARACTERS_MAX]

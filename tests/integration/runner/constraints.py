@@ -3,10 +3,11 @@
 import json
 from typing import Any
 
+from runner.core.grammar.constraint_text import ConstraintText
 from runner.core.grammar.token_grammar import TokenGrammar
 from runner.core.sequence.dry import Breakers
 from runner.engine.contract.engine import TokenTable
-from runner.serve.constraints import BREAKERS_DEFAULT, ConstraintReader, ConstraintText
+from runner.serve.constraints import BREAKERS_DEFAULT, ConstraintReader
 
 
 def grammar(text: str, vocabulary: TokenTable) -> TokenGrammar:

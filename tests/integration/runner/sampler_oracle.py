@@ -19,10 +19,11 @@ import llama_cpp.llama_cpp as llama
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.core.grammar.token_grammar import GrammarCursor, GrammarTooComplex, TokenGrammar, TokenTree
+from runner.core.grammar.constraint_text import ConstraintText, lark_text
+from runner.core.grammar.token_grammar import GrammarCursor, GrammarTooComplex, TokenGrammar
+from runner.core.grammar.token_tree import TokenTree
 from runner.engine.bindings.library import start_engine
 from runner.engine.llama.vocabulary import Vocabulary
-from runner.serve.constraints import ConstraintText, lark_text
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 TOKENS = 40

@@ -7,8 +7,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from runner.core.grammar.constraint_text import ConstraintText
 from runner.core.sequence.endings import EndReason
-from runner.serve.constraints import ConstraintReader, ConstraintText
+from runner.serve.constraints import ConstraintReader
 from tests.integration.runner.harness import GREEDY, Harness, running
 
 ROOT = Path(__file__).resolve().parents[3]

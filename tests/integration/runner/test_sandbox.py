@@ -1,4 +1,4 @@
-"""Hostile code inside real processes that read model files, templates and images: what it tries is refused.
+"""Hostile code inside real processes that read model files, templates, images and schemas: what it tries is refused.
 
 The code runs in the process itself, after it was confined: in a runner while the mode's own modules are imported, in a
 worker while it answers its first request.
@@ -154,6 +154,7 @@ def test_hostile_code_in_a_runner_reaches_its_own_file_only(mode: str, zoo: Zoo,
 _PICTURE = image_file(picture(1))
 WORKERS = {
     "templates": (["-s", "-m", "gateway.templates.worker"], struct.pack(">I", 2) + b"{}"),
+    "constraints": (["-s", "-m", "runner.check_constraints"], struct.pack(">I", 2) + b"{}"),
     "images": (["-P", str(WORKER_PATH)], struct.pack(">8sIII", b"PNG", 160, 96, len(_PICTURE)) + _PICTURE),
 }
 

@@ -3,8 +3,9 @@
 import random
 from time import thread_time
 
-from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar, TokenTree
-from runner.serve.constraints import ConstraintText, lark_text
+from runner.core.grammar.constraint_text import ConstraintText, lark_text
+from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar
+from runner.core.grammar.token_tree import TokenTree
 
 BYTES_MAX = 20_000
 _CLOSING = b'"]}'

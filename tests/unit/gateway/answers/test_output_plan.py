@@ -8,8 +8,8 @@ from gateway.answers.output import OutputPlan, plan_output
 from gateway.core.request.answer_format import AnswerFormat
 from gateway.core.request.answers import AnswerRequest, Chat, Delta, Dialect, Message, RawPrompt, Think
 from gateway.core.request.constraint import FreeText
+from runner.core.grammar.constraint_text import ConstraintText
 from runner.core.grammar.token_grammar import TokenGrammar
-from runner.serve.constraints import ConstraintText
 from tests.unit.runner.grammar_walks import constrained, matches
 
 HARMONY = "<|channel|>"

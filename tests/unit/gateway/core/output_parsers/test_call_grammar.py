@@ -13,8 +13,8 @@ from gateway.core.output_parsers.families import Readers
 from gateway.core.output_parsers.parser import EventParser, joined
 from gateway.core.output_parsers.syntax import CallFamily, Form, OutputSyntax, Tags, syntax_of
 from gateway.core.request.tool_choice import anthropic_choice, openai_choice
+from runner.core.grammar.constraint_text import ConstraintText
 from runner.core.grammar.token_grammar import TokenGrammar
-from runner.serve.constraints import ConstraintText
 from tests.unit.runner.grammar_walks import constrained, matches, random_text
 
 WEATHER = {

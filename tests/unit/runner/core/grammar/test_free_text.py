@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from common.errors import InvalidRequest
 from protos import runner_pb2
+from runner.core.grammar.constraint_text import ConstraintText
 from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar
-from runner.serve.constraints import ConstraintReader, ConstraintText
+from runner.serve.constraints import ConstraintReader
 from tests.engines.fake_model import END, FakeVocabulary
 from tests.unit.runner.grammar_walks import constrained, grammar_of, matches
 

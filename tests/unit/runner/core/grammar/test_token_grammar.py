@@ -6,8 +6,9 @@ from time import thread_time
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar, TokenTree
-from runner.serve.constraints import ConstraintText, lark_text
+from runner.core.grammar.constraint_text import ConstraintText, lark_text
+from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar
+from runner.core.grammar.token_tree import TokenTree
 from tests.unit.runner.grammar_walks import grammar_of, matches
 
 PIECES = [

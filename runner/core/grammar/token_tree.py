@@ -1,0 +1,61 @@
+"""Tokens of a vocabulary as llguidance takes them, and its compilation of a grammar within limits.
+
+llguidance reports errors and exceeded limits as states of a matcher, which never end the process.
+"""
+
+from collections.abc import Collection, Sequence
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+_LIMITS = LLParserLimits(
+    initial_lexer_fuel=500_000,  # of a compilation; about 50,000 a millisecond
+    step_lexer_fuel=200_000,  # of a mask; about 14,000 a millisecond
+    step_max_items=500_000,  # of a mask; about 20,000 a millisecond
+    max_items_in_row=2_000,
+    max_lexer_states=50_000,  # about 2 kB each
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
+_ERROR_CHARACTERS_MAX = 300
+
+
+class _Pieces:
+    """The tokens of a vocabulary as llguidance asks for them: those without bytes never come up."""
+
+    bos_token_id = None
+
+    def __init__(self, tokens: list[bytes]) -> None:
+        # Ends of answers are known by the grammar's state, so one token that no model has stands for all of them.
+        self.tokens = [*tokens, b"\xff<end>"]
+        self.eos_token_id = len(tokens)
+        self.special_token_ids = [self.eos_token_id]
+
+    def __call__(self, _text: bytes) -> list[int]:
+        return []  # asked only where text is forced, which is switched off
+
+
+class TokenTree:
+    """The tokens of a vocabulary that may be part of a constrained answer."""
+
+    def __init__(self, pieces: Sequence[bytes], *, excluded: Collection[int]) -> None:
+        """`excluded` tokens never come up, nor do those without bytes or with a zero."""
+        self.size = len(pieces)
+        left_out = frozenset(excluded)
+        tokens = [b"" if number in left_out or 0 in piece else piece for number, piece in enumerate(pieces)]
+        self.tokenizer = LLTokenizer(TokenizerWrapper(_Pieces(tokens)))
+
+
+def compile_grammar(text: str, tree: TokenTree) -> LLMatcher:
+    """Compile a grammar in Lark's notation; the matcher knows whether that failed."""
+    return LLMatcher(tree.tokenizer, LLMatcher.grammar_from_lark(text), log_level=0, limits=_LIMITS)
+
+
+def grammar_error(text: str, tree: TokenTree) -> str:
+    """Return why a grammar in Lark's notation cannot be used; empty: it can."""
+    return error_text(compile_grammar(text, tree))
+
+
+def error_text(matcher: LLMatcher) -> str:
+    """Return the error of a matcher; empty: it has none."""
+    lines = [line for line in matcher.get_error().splitlines() if line.strip()]
+    return (lines[0] if lines else "").rpartition("failed to compile JSON schema: ")[2][:_ERROR_CHARACTERS_MAX]
