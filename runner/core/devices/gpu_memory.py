@@ -18,6 +18,7 @@ class GpuMemory:
     unified: bool = False  # it has no memory of its own, and its bytes are 0: RAM is what it uses
     shared_total_bytes: int = 0  # RAM that an integrated card may use beside its own part (GTT)
     shared_free_bytes: int = 0
+    device_id: str = ""  # under which its host has shown it; empty: not yet
     processes: tuple[tuple[int, int], ...] | None = None  # process id and bytes (0: not said); None: not listed
 
     @classmethod

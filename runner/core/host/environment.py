@@ -20,6 +20,7 @@ LIMITS = frozenset(
 )
 _NAMES = LIMITS | {
     "CUDA_HOME",
+    "CUDA_MODULE_LOADING",
     "HOME",
     "LANG",
     "LANGUAGE",
@@ -31,6 +32,8 @@ _NAMES = LIMITS | {
     "TMPDIR",
     "TZ",
     "VIRTUAL_ENV",
+    "VK_DRIVER_FILES",
+    "VK_ICD_FILENAMES",
     # Settings that concern runners themselves.
     "PUNA_COUNT_SWAP",
     "PUNA_DEBUG",
@@ -43,7 +46,7 @@ _NAMES = LIMITS | {
     # The mark by which `puna down` finds what a killed `puna up` left behind.
     "_PUNA_CLUSTER",
 }
-_PREFIXES = ("GGML_", "GOMP_", "LC_", "LLAMA_", "OMP_")
+_PREFIXES = ("CUDA_CACHE_", "CUDA_MPS_", "GGML_", "GOMP_", "HSA_", "LC_", "LLAMA_", "OMP_")
 # CUDA numbers cards by speed by default; and an abort must not wait for a debugger to print a backtrace.
 _ALWAYS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GGML_NO_BACKTRACE": "1"}
 # The cards that the host's driver watch knows, for children that would otherwise have to ask the driver themselves.

@@ -126,9 +126,9 @@ def _open(pointer: int, cards: list[GpuMemory], *, endpoint: str = "", lent_numb
         pci_id=pci_id,
         type=_TYPES.get(properties.type, DeviceType.ACCELERATOR),
         total_bytes=properties.memory_total,
-        free_bytes=properties.memory_free if card is None else card.free_bytes,
-        free_source="ggml" if card is None else card.source,
-        uuid="" if card is None else card.uuid,
+        free_bytes=card.free_bytes if card is not None and card.source else properties.memory_free,
+        free_source=card.source if card is not None and card.source else "ggml",
+        uuid="" if card is None else card.device_id or card.uuid,
         endpoint=endpoint,
         lent_number=lent_number,
     )

@@ -1,8 +1,8 @@
 """Notes of a host on its devices over its own restarts: speeds, repeated errors, sizes of lent ones."""
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import orjson
 
 from common.telemetry.logs import get_logger
 from runner.core.devices.device_health import Condition, DeviceHealth, RunnerError
+from runner.core.devices.gpu_memory import GpuMemory
 from runner.host.home import write_durably
 
 log = get_logger()
@@ -28,6 +29,7 @@ class DeviceNote:
     decode_windows: int = 0
     decode_hours: list[list[float]] = field(default_factory=list)  # number of an hour, best of it
     total_bytes: int = 0
+    pci_id: str = ""  # where the card of this id is
     errors_at_unix_s: list[float] = field(default_factory=list)
     errors_of: list[list[str]] = field(default_factory=list)  # model and replica of each error
     worn_reason: str = ""  # set: excluded after repeated errors
@@ -79,6 +81,27 @@ class DeviceNotes:
     def knows(self, device_id: str) -> bool:
         """Return True if there is a note about a device."""
         return device_id in self._notes
+
+    def show(self, device_id: str, pci_id: str) -> None:
+        """Note the id under which the card at an address is shown, from now on also where its driver names it later."""
+        if pci_id:
+            for note in self._notes.values():
+                note.pci_id = "" if note.pci_id == pci_id else note.pci_id
+            self.of(device_id).pci_id = pci_id
+
+    def name_cards(self, cards: Sequence[GpuMemory]) -> list[GpuMemory]:
+        """Return the cards with the ids under which they are shown, and those that no driver has listed yet."""
+        shown = {note.pci_id: device_id for device_id, note in self._notes.items() if note.pci_id}
+        named = []
+        for card in cards:
+            device_id = shown.pop(card.pci_id, "")
+            is_another = card.uuid and device_id not in (card.uuid, card.pci_id)  # it took the place of the one shown
+            named.append(card if is_another else replace(card, device_id=device_id))
+        unlisted = (
+            GpuMemory(pci_id=pci_id, uuid="", total_bytes=0, free_bytes=0, source="", device_id=device_id)
+            for pci_id, device_id in shown.items()
+        )
+        return [*named, *unlisted]
 
     def save(self) -> None:
         """Write if it differs from what is on disk."""

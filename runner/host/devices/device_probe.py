@@ -48,7 +48,9 @@ async def probe_engine(environment: Mapping[str, str], *, timeout_s: float) -> F
     return FoundDevices(failure=answer)
 
 
-async def probe_apart(cards: Sequence[GpuMemory], failure: CheckFailure, *, timeout_s: float) -> FoundDevices:
+async def probe_apart(
+    cards: Sequence[GpuMemory], failure: CheckFailure, *, environment: Mapping[str, str], timeout_s: float
+) -> FoundDevices:
     """List one backend at a time, and every card alone, all at once, after listing everything together has failed."""
     cards = _cards_left(cards)
     environments = [
@@ -56,7 +58,7 @@ async def probe_apart(cards: Sequence[GpuMemory], failure: CheckFailure, *, time
         *(_only(cards, [backend], _cards_of(backend, cards)) for backend in HIDING),
         *(_only(cards, [_backend_of(card)], [card]) for card in cards),
     ]
-    base, *others = await asyncio.gather(*(_list(environment, timeout_s) for environment in environments))
+    base, *others = await asyncio.gather(*(_list({**environment, **only}, timeout_s) for only in environments))
     if isinstance(base, CheckFailure):  # it was none of those that can be hidden
         return FoundDevices(failure=failure)
     by_backend = dict(zip(HIDING, others, strict=False))
@@ -152,7 +154,7 @@ def _read(result: RunnerChildResult, title: str) -> Answer:
 
 def _broken_device(card: GpuMemory) -> cluster_pb2.Device:
     return cluster_pb2.Device(
-        id=card.uuid or card.pci_id,
+        id=card.device_id or card.uuid or card.pci_id,
         name=card.uuid or card.pci_id,
         backend=_backend_of(card),
         pci_id=card.pci_id,
@@ -160,7 +162,7 @@ def _broken_device(card: GpuMemory) -> cluster_pb2.Device:
         total_bytes=card.total_bytes,
         free_bytes=card.free_bytes,
         free_source=card.source,
-        pool_id=card.uuid or card.pci_id,
+        pool_id=card.device_id or card.uuid or card.pci_id,
         driver=card.driver,
         id_stable=True,
     )

@@ -210,6 +210,7 @@ class DeviceTable:
         self.set_health(entry, health.fail_check(entry.health, failure, now_unix_s=now_s, driver=entry.device.driver))
 
     def _new_entry(self, device: cluster_pb2.Device, server: RpcServer | None = None, number: int = 0) -> Entry:
+        self._notes.show(device.id, device.pci_id)
         kept = cluster_pb2.Device()
         kept.CopyFrom(device)
         state = self._notes.of(device.id).health()

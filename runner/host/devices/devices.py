@@ -20,7 +20,7 @@ from runner.core.devices.device_health import Condition, RunnerError
 from runner.core.devices.device_settings import DeviceSettings
 from runner.core.devices.gpu_memory import GpuMemory
 from runner.core.devices.holders import HolderProcess, Holders
-from runner.core.host.environment import CARDS, device_environment, hide, limit_visibility
+from runner.core.host.environment import CARDS, VisibleDevice, device_environment, hide, limit_visibility
 from runner.gpu_memory import cards_as_json
 from runner.host.devices.device_entry import Entry, is_discrete
 from runner.host.devices.device_figures import DeviceFigures, ReportedFigures
@@ -257,13 +257,15 @@ class Devices:
 
     async def _list(self) -> None:
         self._wants_listing = False
-        timeout_s, knows_cards = self._settings.probe_timeout_s, bool(self._cards)
+        await self._read_cards_once()
+        timeout_s, settings = self._settings.probe_timeout_s, self._settings.environment
         self._table.ask_about(self._cards)
-        found, _ = await asyncio.gather(probe_engine(self._environment(), timeout_s=timeout_s), self._read_cards_once())
-        if not knows_cards:
-            self._table.ask_about(self._cards)
+        named = (VisibleDevice(id=device_id, backend="") for device_id in settings)
+        environment = {**self._environment(), **device_environment(named, settings)}
+        found = await probe_engine(environment, timeout_s=timeout_s)
         if found.failure is not None:
-            found = await probe_apart(self._cards, found.failure, timeout_s=timeout_s)
+            cards = [card for card in self._notes.name_cards(self._cards) if card.source]
+            found = await probe_apart(cards, found.failure, environment=environment, timeout_s=timeout_s)
         self._table.take_found(found)
         ram = self._figures.read_ram(self._table.entries)
         self._figures.take_cards(self._table.entries, self._cards, ram)
@@ -346,7 +348,7 @@ class Devices:
         )
 
     def _environment(self) -> dict[str, str]:
-        return {CARDS: cards_as_json(self._cards)} if self._cards else {}
+        return {CARDS: cards_as_json(self._notes.name_cards(self._cards))}
 
     def _environment_for(self, entries: Iterable[Entry]) -> dict[str, str]:
         """Return the environment of a child that may use these devices alone."""

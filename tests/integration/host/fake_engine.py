@@ -12,6 +12,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from runner.gpu_memory import known_cards
+
 LIMIT = "CUDA_VISIBLE_DEVICES"
 NO_VULKAN = "GGML_DISABLE_VULKAN"
 
@@ -20,10 +22,22 @@ def main() -> None:
     path, mode, *arguments = sys.argv[1:]
     scenario = json.loads(Path(path).read_text())
     with Path(path).with_suffix(".calls").open("a") as calls:
-        calls.write(json.dumps({"mode": mode, "arguments": arguments, "limit": os.environ.get(LIMIT)}) + "\n")
+        calls.write(
+            json.dumps(
+                {
+                    "mode": mode,
+                    "arguments": arguments,
+                    "limit": os.environ.get(LIMIT),
+                    "extra": os.environ.get("SOME_WORKAROUND"),
+                }
+            )
+            + "\n"
+        )
     if mode != "probe":
         os.execv(sys.executable, [sys.executable, "-m", "runner", mode, *arguments])
     seen = [device for device in scenario["devices"] if _is_seen(device)]
+    if scenario.get("drivers_name_cards"):
+        seen = [{**device, "id": _named(device)} for device in seen]
     if any(device["backend"] == scenario.get("kills_backend") for device in seen):
         _die("the driver met something that it did not expect")
     if "--check" in arguments:
@@ -41,6 +55,12 @@ def _is_seen(device: dict[str, Any]) -> bool:
     if device["backend"] == "Vulkan":
         return NO_VULKAN not in os.environ
     return device["backend"] != "CUDA" or limit is None or device["id"] in limit.split(",")
+
+
+def _named(device: dict[str, Any]) -> str:
+    """Return the id of a card as the real engine does: by its driver's or its host's word, else by its address."""
+    pci_id = str(device.get("pci_id", device["id"]))
+    return next((card.device_id or card.uuid for card in known_cards() if card.pci_id == pci_id), "") or pci_id
 
 
 def _check(scenario: dict[str, Any], seen: list[dict[str, Any]], device_id: str, backend: str) -> None:

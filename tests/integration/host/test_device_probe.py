@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -326,6 +327,46 @@ async def test_a_device_that_the_configuration_leaves_out_is_shown_and_never_tes
     assert (device.state, device.state_reason) == (EXCLUDED, "excluded by PUNA_EXCLUDED_DEVICES")
     assert not any("GPU-1" in call["arguments"] for call in engine.calls())
     assert (await table.reset("GPU-1")).state == EXCLUDED
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_an_id_stays_when_the_driver_names_the_card_later(
+    engine: Engine, drivers: FakeNvml, tmp_path: Path, restarted: bool
+) -> None:
+    engine.write(drivers_name_cards=True)
+    drivers.tell()
+    notes = tmp_path / "devices.json"
+    table = Devices(SystemClock(), notes=DeviceNotes(notes))
+    await table.probe()
+    ids = {"cpu", "0000:01:00.0", "0000:02:00.0"}
+    assert by_id(table).keys() == ids
+    drivers.tell(card(1), card(2))
+    table = Devices(SystemClock(), notes=DeviceNotes(notes)) if restarted else table
+    await table.probe()
+    assert {device.id: device.state for device in table.devices()} == dict.fromkeys(ids, OK)
+
+
+async def test_an_id_stays_while_a_driver_is_late_and_another_card_in_its_place_gets_its_own(
+    engine: Engine, drivers: FakeNvml, tmp_path: Path
+) -> None:
+    engine.write(drivers_name_cards=True)
+    notes = tmp_path / "devices.json"
+    seen = []
+    for cards in ((card(1), card(2)), (), (card(1), replace(card(2), uuid="GPU-3"))):
+        drivers.tell(*cards)
+        table = Devices(SystemClock(), notes=DeviceNotes(notes))
+        await table.probe()
+        seen.append(by_id(table).keys() - {"cpu"})
+    assert seen == [{"GPU-1", "GPU-2"}, {"GPU-1", "GPU-2"}, {"GPU-1", "GPU-3"}]
+
+
+@pytest.mark.behaviour("B-132")
+@pytest.mark.parametrize("device_id", ["*", "GPU-1"])
+async def test_the_first_listing_finds_what_the_operator_set(engine: Engine, device_id: str) -> None:
+    table = Devices(SystemClock(), settings=DeviceSettings(environment={device_id: {"SOME_WORKAROUND": "1"}}))
+    await table.probe()
+    listings = [call for call in engine.calls() if "--check" not in call["arguments"]]
+    assert [call["extra"] for call in listings] == ["1"]
 
 
 @pytest.mark.behaviour("B-132")

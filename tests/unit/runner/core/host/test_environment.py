@@ -30,6 +30,15 @@ def test_a_runner_gets_the_allow_list_and_nothing_else() -> None:
 
 
 @pytest.mark.behaviour("B-132")
+@pytest.mark.parametrize(
+    "name",
+    ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_CACHE_PATH", "CUDA_MODULE_LOADING", "HSA_ENABLE_SDMA", "VK_ICD_FILENAMES"],
+)
+def test_what_a_driver_is_told_reaches_the_runner(name: str) -> None:
+    assert child_environment({name: "x"})[name] == "x"
+
+
+@pytest.mark.behaviour("B-132")
 def test_cards_are_numbered_by_address_and_nothing_else_is_set_for_them() -> None:
     assert child_environment({}) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GGML_NO_BACKTRACE": "1"}
 
