@@ -136,6 +136,7 @@ class BatchedEngine(LlamaEngine[Loop]):
             # With a pipeline the calls are larger than the graphs, so that every device has work.
             batch_tokens=layout.batch_tokens * (layout.slots if layout.pipeline else 1),
         )
+        self._loop.idle_test_s = self._options.idle_test_s if layout.devices else None
         # The engine thread waits no longer than this for the event loop to give the interpreter up.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         loaded = LoadedModel(

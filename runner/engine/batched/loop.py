@@ -27,7 +27,7 @@ from runner.engine.contract.engine import Ended, EngineListener, Failed, Freed, 
 from runner.engine.llama.batch import Batch
 from runner.engine.llama.context import Context, DecodeResult
 from runner.engine.media.media_encoder import EncodingDone
-from runner.engine.threads.engine_loop import EngineLoop
+from runner.engine.threads.engine_loop import IDLE_TEST_S, EngineLoop
 from runner.engine.threads.spinning import ComputeThreads
 
 
@@ -37,6 +37,7 @@ class BatchedOptions:
 
     policy: SlotPolicy = SlotPolicy.BEST
     overlap: bool = True  # False: text work of a step is done before the next one is planned
+    idle_test_s: float = IDLE_TEST_S  # between tests of idle devices
     verify: bool = False  # check the slots' bookkeeping against the engine's after every step
     repeats_max: int = REPEATED_TOKENS_MAX  # a sequence that says the same token more often ends; 0: never
     # Host RAM for copies: of states that cannot go back, else of prompts of idle slots.
@@ -104,6 +105,18 @@ class Loop(EngineLoop):
             self._synced_ns = 0
             self._tell()
         return self._slots.park_one() or bool(rows)
+
+    def _test_idle(self) -> None:
+        free = [slot for slot in self._slots.slots if slot.sequence is None]
+        rules, slot = self._slots.rules, min(free, key=lambda one: len(one.held), default=None)
+        if slot is None or (slot.held and (rules.window_tokens or not rules.erases_tail)):
+            return  # the token could not be forgotten without a trace
+        position = len(slot.held) - slot.excess
+        self._batch.clear()
+        self._batch.add(slot.id, position, [0], wants_logits=True)
+        if self._context.decode(self._batch) == DecodeResult.DONE:
+            self._context.synchronize()
+            self._context.erase(slot.id, position)
 
     def _drop_all(self) -> None:
         for sequence in [*self._running.values(), *self._waiting]:

@@ -59,7 +59,7 @@ class LlamaEngine(ABC, Generic[LoopT]):
 
     @property
     def step(self) -> EngineStep:
-        """What the engine thread is at; no step runs before the model is loaded."""
+        """Return the current step of the engine thread; none runs before the model is loaded."""
         return EngineStep(0, 0.0) if self._loop is None else self._loop.step
 
     def start(self, listener: EngineListener) -> None:

@@ -30,6 +30,7 @@ from runner.engine.llama.opened_context import open_context
 from runner.engine.llama.special_tokens import read_frame, read_pair_tokens, read_rerank_template
 from runner.engine.pooled.pooled_context import PooledContext, output_bytes, pooled_context_parameters
 from runner.engine.pooled.pooled_loop import Job, PooledLoop
+from runner.engine.threads.engine_loop import IDLE_TEST_S
 from runner.engine.threads.spinning import ComputeThreads
 
 log = get_logger()
@@ -97,6 +98,8 @@ class PooledLlamaEngine(LlamaEngine[PooledLoop]):
         # Of fused attention only a token beside 512 others would round differently; here it would be alone.
         self._threads = ComputeThreads(context.set_threads, threads=layout.threads, keeps_lone=False)
         self._loop = PooledLoop(context, listener, self._threads, StepTimes(on_devices=bool(layout.devices)))
+        if layout.devices and context.pooling is not Pooling.NONE:  # else there is nothing to read
+            self._loop.idle_test_s = IDLE_TEST_S
         loaded = LoadedModel(
             layout=layout,
             warnings=launch.resolved.warnings,

@@ -90,6 +90,10 @@ class PooledLoop(EngineLoop):
             self._tell(busy=0, waiting=0)
         return bool(plan.rows)
 
+    def _test_idle(self) -> None:
+        self._context.compute([[0]])
+        self._context.forget()
+
     def _drop_all(self) -> None:
         for job in list(self._jobs.values()):
             self._end(job)

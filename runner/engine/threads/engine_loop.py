@@ -9,6 +9,8 @@ from functools import partial
 from runner.core.threads.step_times import EngineStep, StepTimes
 from runner.engine.threads.spinning import ComputeThreads
 
+IDLE_TEST_S = 30.0  # between tests of idle devices
+
 
 class EngineLoop(ABC):
     """Public methods but `run` and `turn` may be called from any thread; everything else is the engine thread's."""
@@ -18,6 +20,7 @@ class EngineLoop(ABC):
         self._threads = threads
         self._times = times
         self.step = EngineStep(0, times.limit_s_min)  # read by other threads
+        self.idle_test_s: float | None = None  # between tests of idle devices; None: there is none to test
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Event()
         self._stopping = False
@@ -47,9 +50,15 @@ class EngineLoop(ABC):
         """
         while not self._stopping:
             self._wake.clear()
-            if not self.turn() and not self._stopping:
-                self._wake.wait()
+            if not self.turn() and not self._stopping and not self._wake.wait(self.idle_test_s):
+                self.step = self.step.begun(self._times.limit_s_min)
+                self._test_idle()
+                self.step = self.step.ended()
         self._drop_all()
+
+    @abstractmethod
+    def _test_idle(self) -> None:
+        """Compute something of no consequence, so that a device that hangs is found before a request meets it."""
 
     def turn(self) -> bool:
         """Obey what was posted, then run one step or tidy up; False if there is nothing to do."""
