@@ -13,6 +13,7 @@ class SeenInventory:
         nodes: by id; read-only.
         epoch: grows with every stream; versions of models can be compared within one.
         models_changes: grows whenever the models of any node are others than before.
+        removed_node_ids: nodes that left for good; their silence is no outage.
     """
 
     version: int
@@ -21,6 +22,7 @@ class SeenInventory:
     nodes: tuple[cluster_pb2.Node, ...]
     epoch: int
     models_changes: int
+    removed_node_ids: frozenset[str] = frozenset()
 
 
 class Laid:
@@ -56,4 +58,5 @@ class Laid:
             nodes=tuple(nodes[node_id] for node_id in sorted(nodes)),
             epoch=self._epoch,
             models_changes=self._models_changes,
+            removed_node_ids=frozenset(message.removed_node_ids),
         )

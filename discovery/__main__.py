@@ -7,7 +7,7 @@ from grpc import aio
 
 from common.clock import SystemClock
 from common.errors import StartupError
-from common.grpc.server import GrpcServer, bind_server
+from common.grpc.server import Callers, GrpcServer, bind_server
 from common.metrics_page import serve_metrics
 from common.service import run_service
 from common.telemetry.logs import get_logger
@@ -15,6 +15,7 @@ from common.trust.admission import Admission
 from common.trust.authority import Authority
 from common.trust.callers import server_credentials
 from common.trust.identity import own_identity
+from common.trust.revocations import Revocations
 from discovery import metrics
 from discovery.authority_servicer import AuthorityServicer
 from discovery.converters import report_ages, to_rows
@@ -28,6 +29,8 @@ log = get_logger()
 # Registration and watch streams never end by themselves: at a stop they are cut after this time, and hosts dial again.
 STOP_GRACE_S = 0.2
 AUTHORITY_SERVICE = authority_pb2.DESCRIPTOR.services_by_name["Authority"].full_name
+# A host may have the same PUNA_HOME, and a list of its own there.
+REMOVED_FILE = "removed-nodes-discovery.json"
 
 
 async def serve(settings: DiscoverySettings, stop: asyncio.Event) -> None:
@@ -38,16 +41,24 @@ async def serve(settings: DiscoverySettings, stop: asyncio.Event) -> None:
     """
     clock = SystemClock()
     registry = NodeRegistry(clock)
-    authority = _authority(settings, registry, clock)
+    revocations = Revocations(settings.home.expanduser() / REMOVED_FILE)
+    authority = _authority(settings, registry, revocations, clock)
 
     def register(grpc_server: aio.Server) -> None:
-        discovery_pb2_grpc.add_DiscoveryServicer_to_server(DiscoveryServicer(registry, clock), grpc_server)
+        servicer = DiscoveryServicer(registry, clock, revocations)
+        discovery_pb2_grpc.add_DiscoveryServicer_to_server(servicer, grpc_server)
         if authority is not None:
             authority_pb2_grpc.add_AuthorityServicer_to_server(authority, grpc_server)
 
     services = [discovery_pb2.DESCRIPTOR.services_by_name["Discovery"].full_name]
     services += [AUTHORITY_SERVICE] if authority is not None else []
-    server = bind_server(settings.discovery_listen, register=register, services=services, plaintext=settings.plaintext)
+    server = bind_server(
+        settings.discovery_listen,
+        register=register,
+        services=services,
+        plaintext=settings.plaintext,
+        revocations=revocations,
+    )
     joining = _join_listener(settings.join_listen, authority) if settings.join_listen else None
     metrics.DEVICES.read_from(lambda: to_rows(registry.membership, now_s=clock.now_s()))
     metrics.NODE_GAUGES.read_from(lambda: report_ages(registry.membership, now_s=clock.now_s()))
@@ -72,12 +83,14 @@ async def serve(settings: DiscoverySettings, stop: asyncio.Event) -> None:
         await server.stop(STOP_GRACE_S)
 
 
-def _authority(settings: DiscoverySettings, registry: NodeRegistry, clock: SystemClock) -> AuthorityServicer | None:
+def _authority(
+    settings: DiscoverySettings, registry: NodeRegistry, revocations: Revocations, clock: SystemClock
+) -> AuthorityServicer | None:
     if settings.authority is None:
         return None
     authority = Authority(settings.authority)
     authority.authorities()  # a directory without one stops the start
-    return AuthorityServicer(Admission(authority), registry, clock)
+    return AuthorityServicer(Admission(authority), registry, revocations, clock)
 
 
 def _join_listener(listen: str, authority: AuthorityServicer | None) -> GrpcServer:
@@ -93,10 +106,8 @@ def _join_listener(listen: str, authority: AuthorityServicer | None) -> GrpcServ
         listen,
         register=lambda grpc_server: authority_pb2_grpc.add_AuthorityServicer_to_server(authority, grpc_server),
         services=[AUTHORITY_SERVICE],
-        plaintext=True,  # it has TLS
         credentials=server_credentials(identity, asks_callers=False),
-        is_public=True,
-        for_strangers=True,
+        callers=Callers.STRANGERS,
     )
 
 

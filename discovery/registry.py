@@ -5,7 +5,7 @@ If each of them were sent at once, an idle cluster would do nothing but send the
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from common.changes import Changes
 from common.clock import Clock
@@ -57,6 +57,14 @@ class NodeRegistry:
         if after is not self.membership:
             log.info("node.left", node=node_id)
         self._set(after)
+
+    def remove(self, node_ids: Iterable[str]) -> None:
+        """Take nodes out of the inventory, and have watchers hear which nodes are removed."""
+        for node_id in node_ids:
+            if (known := self.membership.nodes.get(node_id)) is not None:
+                self.disconnect(node_id, known.stream)
+        self.changes.notify()
+        self.news.notify()
 
     async def watch_silence(self) -> None:
         """Mark silent nodes as suspect when their time is up; runs for ever."""

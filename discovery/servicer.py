@@ -17,7 +17,9 @@ from common.errors import InvalidRequest
 from common.model_details import SentDetails
 from common.telemetry.logs import get_logger
 from common.telemetry.skipped_rows import SkippedRows
-from common.trust.callers import check_node
+from common.trust.callers import check_node, facts_of
+from common.trust.certificates import Facts
+from common.trust.revocations import Revocations
 from discovery import metrics
 from discovery.converters import Models, believed_start_ms, models_of, take_out_bad_rows, to_node, to_report
 from discovery.core.membership import Member, Membership
@@ -80,8 +82,10 @@ class Sending:
 class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
     """Registrations in, inventories out."""
 
-    def __init__(self, registry: NodeRegistry, clock: Clock) -> None:
+    def __init__(self, registry: NodeRegistry, clock: Clock, revocations: Revocations) -> None:
         self._registry = registry
+        self._revocations = revocations
+        self._shown: dict[str, Facts] = {}  # by node: the certificate with which it registered last
         self._clock = clock
         self._skipped = SkippedRows(metrics.SKIPPED_ROWS)
 
@@ -92,7 +96,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
     ) -> AsyncIterator[discovery_pb2.RegisterAck]:
         """Keep a node in the inventory for as long as the stream is open."""
         stream = self._registry.new_stream()
-        node_id = ""
+        node_id, told = "", -1
         try:
             async for message in request_iterator:
                 if node_id and message.node_id != node_id:
@@ -103,10 +107,32 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
                 if not node_id:
                     node_id = message.node_id
                     self._warn_of_clock(message)
-                    yield discovery_pb2.RegisterAck(report_interval_ms=REPORT_INTERVAL_MS)
+                    if (facts := facts_of(context)) is not None:
+                        self._shown[node_id] = facts
+                if told != self._revocations.changes.version:
+                    told = self._revocations.changes.version
+                    yield discovery_pb2.RegisterAck(
+                        report_interval_ms=REPORT_INTERVAL_MS,
+                        revocations=[
+                            discovery_pb2.Revocation(node_id=removed, issued_before_unix_ms=before_ms)
+                            for removed, before_ms in self._revocations.entries.items()
+                        ],
+                    )
         finally:
             if node_id:
                 self._registry.disconnect(node_id, stream)
+
+    async def Revoke(
+        self, request: discovery_pb2.RevokeRequest, context: aio.ServicerContext[Any, Any]
+    ) -> discovery_pb2.RevokeResponse:
+        """Refuse certificates of nodes from now on."""
+        before = self._revocations.changes.version
+        self._revocations.merge(request.revocations)
+        if self._revocations.changes.version != before:
+            self._registry.remove(
+                [node_id for node_id, facts in self._shown.items() if self._revocations.refuses(facts)]
+            )
+        return discovery_pb2.RevokeResponse()
 
     async def WatchInventory(
         self,
@@ -122,11 +148,17 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
                 seen, heard = registry.changes.version, registry.news.version
                 inventory = sending.next(registry.membership, self._clock.now_s())
                 inventory.metrics_address = registry.metrics_address
+                inventory.removed_node_ids.extend(self._removed())
                 yield inventory
                 await asyncio.sleep(INVENTORY_INTERVAL_S_MIN)
                 await self._next(seen, heard, within_s=HEARTBEAT_S if request.changes_only else None)
         finally:
             metrics.WATCHERS.dec()
+
+    def _removed(self) -> list[str]:
+        """List the removed nodes that have not come back since."""
+        shown = self._shown
+        return [one for one in self._revocations.entries if one not in shown or self._revocations.refuses(shown[one])]
 
     async def _next(self, seen: int, heard: int, *, within_s: float | None) -> None:
         """Wait for news; what is none may wait until other figures have been read, too."""

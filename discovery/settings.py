@@ -15,3 +15,5 @@ class DiscoverySettings(PunaSettings):
     With PUNA_JOIN_LISTEN machines join. `puna up --address` sets both."""
     join_listen: str = ""
     """Where machines that have a token of `puna tokens create` get a certificate, over TLS; empty: nowhere."""
+    home: Path = Path("~/.puna")
+    """State of the node; discovery keeps the list of removed nodes there."""

@@ -34,6 +34,7 @@ from scheduler.leadership import Leadership
 from scheduler.loop import CoreLoop
 from scheduler.performer import Performer
 from scheduler.redis_store import RedisStore, StoreUnavailableError
+from scheduler.removals import Removals
 from scheduler.routes import RouteBoard
 from scheduler.servicer import SchedulerServicer
 from scheduler.settings import SchedulerSettings
@@ -73,9 +74,7 @@ class SchedulerApp:
         self._store = RedisStore(settings.redis_url, clock)
         self._server: GrpcServer = bind_server(
             settings.scheduler_listen,
-            register=lambda server: scheduler_pb2_grpc.add_SchedulerServicer_to_server(
-                SchedulerServicer(self._loop, callers, board), server
-            ),
+            register=lambda _: None,  # below: what the servicer needs knows the address
             services=[scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"].full_name],
             plaintext=settings.plaintext,
         )
@@ -88,6 +87,9 @@ class SchedulerApp:
             on_change=self._loop.post_soon,
             on_end=self._stop_commanding,
         )
+        self._removals = Removals(self._store, self._leadership, board, clock, discovery=settings.discovery_address)
+        servicer = SchedulerServicer(self._loop, callers, board, self._removals)
+        scheduler_pb2_grpc.add_SchedulerServicer_to_server(servicer, self._server.server)
         self._writer = Writer(self._loop, self._store, self._leadership.check)
         self._performer = Performer(
             loop=self._loop,
@@ -111,6 +113,7 @@ class SchedulerApp:
             asyncio.create_task(self._writer.run(), name="writes"),
             asyncio.create_task(self._leadership.run(), name="leadership"),
             asyncio.create_task(self._watch_inventory(), name="inventory"),
+            asyncio.create_task(self._removals.run(), name="removed nodes"),
         ]
         stopped = asyncio.create_task(stop.wait(), name="stop")
         try:

@@ -167,6 +167,17 @@ class SchedulerClient:
         """Put a node into use again; raises as `drain`."""
         await self._ask(lambda stub: stub.Undrain, scheduler_pb2.UndrainRequest(node_id=node_id))
 
+    async def remove_node(self, node_id: str, *, may_be_absent: bool) -> int:
+        """Refuse the certificates that a node has now; how many replicas it had.
+
+        Raises:
+            NodeNotFound: no node of this id is registered, and it may not be absent.
+            InvalidRequest: the node shows no certificate.
+            ModelUnavailable: no scheduler leads now, or it cannot be written down.
+        """
+        request = scheduler_pb2.RemoveNodeRequest(node_id=node_id, may_be_absent=may_be_absent)
+        return (await self._ask(lambda stub: stub.RemoveNode, request)).replicas
+
     async def put_alias(self, name: str, target: str) -> scheduler_pb2.Alias:
         """Give a model a second name.
 

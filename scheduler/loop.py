@@ -97,7 +97,8 @@ class CoreLoop:
         self._inventory_at_s = self._clock.now_s()
         self._board.see_inventory(inventory)
         nodes, silent = self._nodes.views(inventory)
-        return InventorySeen(nodes=nodes, uptime_s=inventory.uptime_ms / 1000, silent=silent)
+        uptime_s, removed = inventory.uptime_ms / 1000, inventory.removed_node_ids
+        return InventorySeen(nodes=nodes, uptime_s=uptime_s, silent=silent, removed=removed)
 
     def _collect(self) -> None:
         """Collect garbage if it is due. Called with every inventory: a cluster has two a second."""

@@ -12,6 +12,7 @@ Records are JSON that only grows; unknown fields of a newer build are ignored.
 {sched}:drains      hash: node id → {"version": n, "record": {"budget_s": n}}
 {sched}:aliases     hash: alias → {"version": n, "record": {"name": …, "target": …}}; "" → an empty record, which
                     distinguishes a store without aliases from one that has lost them
+{sched}:removed     hash: node id → {"version": n, "record": {"issued_before_unix_ms": n}}
 {sched}:schema      version of all of this
 """
 
@@ -143,6 +144,7 @@ MARGINS = "{sched}:margins"
 DRAINS = "{sched}:drains"
 ALIASES = "{sched}:aliases"
 ALIASES_MARK = ""  # no alias has this name
+REMOVED = "{sched}:removed"
 SCHEMA = "{sched}:schema"
 
 SCHEMA_VERSION = "1"
@@ -296,6 +298,14 @@ class RedisStore:
         if not records:
             return None
         return {key: alias for key, alias in records.items() if alias is not None}
+
+    async def load_revocations(self) -> dict[str, int]:
+        """Load the moments before which certificates count no more, by removed node. An unreadable one stays stored."""
+        return await self._load(REMOVED, lambda record: int(record["issued_before_unix_ms"]))
+
+    async def save_revocation(self, fence: int, node_id: str, issued_before_unix_ms: int) -> None:
+        """Write down that a node was removed; raises as `write`."""
+        await self._put(fence, REMOVED, node_id, {"issued_before_unix_ms": issued_before_unix_ms})
 
     async def _load(self, key: str, read: Callable[[Record], Result]) -> dict[str, Result]:
         stored: dict[str, str] = await self._ask("load", lambda: self._redis.hgetall(key))

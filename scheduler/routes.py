@@ -129,6 +129,8 @@ class RouteBoard:
         self.table = scheduler_pb2.RouteTable(
             version=effect.version, routes=[self._to_route(route) for route in effect.routes]
         )
+        if self._inventory is not None:
+            self.table.removed_node_ids.extend(sorted(self._inventory.removed_node_ids))
         if effect.aliases is not None:
             self.table.aliases.SetInParent()
             self.table.aliases.aliases.extend(map(ALIASES.to_proto, effect.aliases))
@@ -160,7 +162,10 @@ class RouteBoard:
             routes.append(self._complete(route) if name in fresh else route)
             fresh.discard(name)
         return scheduler_pb2.RouteTable(
-            version=table.version, routes=routes, aliases=table.aliases if table.HasField("aliases") else None
+            version=table.version,
+            routes=routes,
+            aliases=table.aliases if table.HasField("aliases") else None,
+            removed_node_ids=table.removed_node_ids,
         )
 
     def _complete(self, route: scheduler_pb2.ModelRoute) -> scheduler_pb2.ModelRoute:

@@ -32,6 +32,7 @@ from scheduler.core.state.events import (
 )
 from scheduler.core.values.constraints import Constraints
 from scheduler.loop import CoreLoop
+from scheduler.removals import Removals
 from scheduler.routes import RouteBoard
 
 Context = aio.ServicerContext[Any, Any]
@@ -44,8 +45,9 @@ EXPLAIN_WAIT_S_MAX = 30.0
 class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
     """Requests in, answers of the core out."""
 
-    def __init__(self, loop: CoreLoop, callers: Callers, board: RouteBoard) -> None:
+    def __init__(self, loop: CoreLoop, callers: Callers, board: RouteBoard, removals: Removals) -> None:
         self._loop = loop
+        self._removals = removals
         self._callers = callers
         self._board = board
 
@@ -161,6 +163,13 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         """Put it into use again."""
         await self._drain(request.node_id, drain=False)
         return scheduler_pb2.UndrainResponse()
+
+    async def RemoveNode(
+        self, request: scheduler_pb2.RemoveNodeRequest, context: Context
+    ) -> scheduler_pb2.RemoveNodeResponse:
+        """Take a node out of the cluster."""
+        replicas = await self._removals.remove(request.node_id, may_be_absent=request.may_be_absent)
+        return scheduler_pb2.RemoveNodeResponse(replicas=replicas)
 
     async def _drain(self, node_id: str, *, drain: bool, budget_s: float | None = None) -> int:
         if not node_id:

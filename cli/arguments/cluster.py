@@ -1,4 +1,4 @@
-"""`puna up`, `down`, `nodes`, `drain`, `undrain` and `version`."""
+"""`puna up`, `down`, `nodes`, `nodes remove`, `drain`, `undrain` and `version`."""
 
 import os
 import sys
@@ -99,12 +99,35 @@ def _say(text: str) -> None:
         print(text, flush=True)
 
 
-@app.command()
-def nodes(as_json: Json = False) -> None:
-    """List machines, their devices and what is free there."""
+nodes_app = typer.Typer(name="nodes", invoke_without_command=True)
+app.add_typer(nodes_app)
+
+
+@nodes_app.callback()
+def nodes(context: typer.Context, as_json: Json = False) -> None:
+    """List machines, their devices and what is free there; or remove one."""
+    if context.invoked_subcommand is not None:
+        return
     answer = server().get(_NODES)
     rows = device_rows(answer.get("nodes") or [], now_unix_s=time.time())
     print_listing(answer, DEVICE_HEADINGS, rows, as_json=as_json, spare=DEVICE_SPARE)
+
+
+@nodes_app.command("remove")
+def remove_node(
+    node: Node,
+    absent: Annotated[bool, typer.Option("--absent", help="Also if it is not there now.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Refuse the certificates that a node has now. What runs there is lost; `puna drain` it first if it is in order.
+
+    It can come back with a new certificate.
+    """
+    query = "?absent=true" if absent else ""
+    answer = server().send("POST", f"{_NODES}/{quote(node, safe='')}/remove{query}", {})
+    count = answer.get("lost_replicas") or 0
+    lost = f", with {count} replica{'' if count == 1 else 's'}" if count else ""
+    print_answer(answer, f"{node} is removed{lost}; its certificates are refused", as_json=as_json)
 
 
 @app.command()

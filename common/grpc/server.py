@@ -3,6 +3,8 @@
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -21,6 +23,8 @@ from common.telemetry import tracing
 from common.telemetry.logs import get_logger
 from common.trust.callers import check_caller, server_credentials
 from common.trust.identity import IdentitySource, own_identity
+from common.trust.revocations import Revocations
+from common.trust.roles import Role
 from common.trust.sockets import private_umask, socket_fault
 
 log = get_logger()
@@ -51,6 +55,14 @@ STRANGER_OPTIONS: Mapping[str, int] = {
     "grpc.server_handshake_timeout_ms": 5000,
 }
 _STRANGERS_MAX = 64  # calls at once
+
+
+class Callers(Enum):
+    """Callers that a listener is for."""
+
+    CLUSTER = auto()  # processes of the cluster
+    CLIENTS = auto()  # clients, whose keys are checked call by call
+    STRANGERS = auto()  # machines of which nothing is known: everything is limited
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,30 +97,30 @@ def bind_server(
     plaintext: bool = False,
     interceptors: Iterable[aio.ServerInterceptor] = (),
     credentials: grpc.ServerCredentials | None = None,
-    is_public: bool = False,
-    for_strangers: bool = False,
+    callers: Callers = Callers.CLUSTER,
+    revocations: Revocations | None = None,
 ) -> GrpcServer:
     """Create a server on `host:port` or `unix:/path`. `register` adds the servicers, `services` are their full names.
 
-    `interceptors` run within the one that translates errors. On TCP the callers must show certificates of the cluster
-    if this process has an identity, and have the role that each method asks for. Not so if `is_public`: then clients
-    with keys call, and `credentials` None means no TLS. `for_strangers`: callers may have nothing; all is limited.
+    `interceptors` run within the one that translates errors. On TCP processes of the cluster must show certificates if
+    this one has an identity, and have the role that each method asks for; for other callers, `credentials` None means
+    no TLS. `revocations`: calls and streams of removed nodes are ended.
 
     Raises:
         StartupError: the address is taken or unusable, or other machines could reach it and `plaintext` is not set.
     """
     is_unix = listen.startswith(UNIX_PREFIX)
-    identity = None if is_public or is_unix else own_identity()
+    identity = own_identity() if callers is Callers.CLUSTER and not is_unix else None
     if identity is not None:
         credentials = server_credentials(identity)
-    elif not (plaintext or is_public):
+    elif callers is Callers.CLUSTER and not plaintext:
         check_consent(listen)
     if is_unix and (fault := socket_fault(listen)):
         raise StartupError(fault)
     server = aio.server(
-        interceptors=[CallInterceptor(identity), *interceptors],
-        options=list({**SERVER_OPTIONS, **(STRANGER_OPTIONS if for_strangers else {})}.items()),
-        maximum_concurrent_rpcs=_STRANGERS_MAX if for_strangers else None,
+        interceptors=[CallInterceptor(identity, revocations), *interceptors],
+        options=list({**SERVER_OPTIONS, **(STRANGER_OPTIONS if callers is Callers.STRANGERS else {})}.items()),
+        maximum_concurrent_rpcs=_STRANGERS_MAX if callers is Callers.STRANGERS else None,
     )
     register(server)
     health_servicer = health.aio.HealthServicer()
@@ -144,9 +156,10 @@ class CallInterceptor(aio.ServerInterceptor):
     A request with a number that is out of range is refused; streams of requests are checked by their servicers.
     """
 
-    def __init__(self, identity: IdentitySource | None) -> None:
+    def __init__(self, identity: IdentitySource | None, revocations: Revocations | None = None) -> None:
         """Check no caller if `identity` is None: then the listener has no certificates."""
         self._identity = identity
+        self._revocations = revocations
 
     async def intercept_service(
         self,
@@ -181,9 +194,9 @@ class CallInterceptor(aio.ServerInterceptor):
             with structlog.contextvars.bound_contextvars(request_id=request_id):
                 tracing.use_caller(_headers(context))
                 try:
-                    self._check(context, method)
+                    check = self._check(context, method)
                     _check_numbers(request)
-                    return await behaviour(request, context)
+                    return await behaviour(_checked(request, check), context)
                 except Exception as error:  # noqa: BLE001  # the edge: bugs become INTERNAL here
                     await _abort(context, error, method)
 
@@ -194,24 +207,45 @@ class CallInterceptor(aio.ServerInterceptor):
             with structlog.contextvars.bound_contextvars(request_id=request_id):
                 tracing.use_caller(_headers(context))
                 try:
-                    self._check(context, method)
+                    check = self._check(context, method)
                     _check_numbers(request)
-                    answers = behaviour(request, context)
+                    answers = behaviour(_checked(request, check), context)
                     if inspect.isawaitable(
                         answers
                     ):  # it calls context.write itself, as the health service's Watch does
                         await answers
                         return
                     async for message in answers:
+                        if check is not None:
+                            check()
                         yield message
                 except Exception as error:  # noqa: BLE001  # the edge: bugs become INTERNAL here
                     await _abort(context, error, method)
 
         return guarded
 
-    def _check(self, context: ServicerContext, method: str) -> None:
-        if self._identity is not None:
-            check_caller(context, method, self._identity)
+    def _check(self, context: ServicerContext, method: str) -> Callable[[], None] | None:
+        """Check the caller; return what is to be checked again with each message."""
+        if self._identity is None:
+            return None
+        facts = check_caller(context, method, self._identity)
+        if self._revocations is None or facts.name.role is not Role.NODE:
+            return None
+        self._revocations.check(facts)
+        return partial(self._revocations.check, facts)
+
+
+def _checked(request: Any, check: Callable[[], None] | None) -> Any:
+    """Return a request, or a stream of requests with a check before each."""
+    if check is None or not hasattr(request, "__aiter__"):
+        return request
+
+    async def messages() -> AsyncIterator[Any]:
+        async for message in request:
+            check()
+            yield message
+
+    return messages()
 
 
 def _request_id(details: grpc.HandlerCallDetails) -> str:

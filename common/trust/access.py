@@ -11,6 +11,7 @@ _NOT_ROLES: frozenset[Role] = frozenset()
 _SERVICES: dict[str, dict[str, frozenset[Role]]] = {
     "puna.v1.Discovery": {
         "Register": frozenset({Role.NODE}),
+        "Revoke": _SCHEDULER,
         "WatchInventory": frozenset({Role.SCHEDULER, Role.NODE, Role.OPERATOR}),
     },
     "puna.v1.Scheduler": dict.fromkeys(
@@ -26,6 +27,7 @@ _SERVICES: dict[str, dict[str, frozenset[Role]]] = {
             "ClearDevice",
             "Drain",
             "Undrain",
+            "RemoveNode",
             "PutAlias",
             "RemoveAlias",
             "ReportQueues",

@@ -44,8 +44,12 @@ class Admission:
         self.tokens = JoinTokens(authority, wall_unix_s=wall_unix_s)
         self._wall_unix_s = wall_unix_s
 
-    def admit(self, application: Application, *, registered: Collection[str]) -> tuple[RoleName, bytes]:
-        """Use a token up, and return the name and certificate of a new node. `registered`: ids of nodes that run.
+    def admit(
+        self, application: Application, *, registered: Collection[str], removed: Callable[[Facts], bool]
+    ) -> tuple[RoleName, bytes]:
+        """Use a token up, and return the name and certificate of a new node.
+
+        `registered`: ids of nodes that run; `removed`: if a certificate is of a node that was removed since.
 
         The same application passes again while the token is good: its sender may not have received the answer.
 
@@ -61,7 +65,7 @@ class Admission:
             record = self._good(records.get(application.token_id), application.secret, key_hash)
             name = RoleName(Role.NODE, record.used_by or self._chosen_id(record, application.node_id))
             if not record.used_by:
-                self._check_free(name.id, registered)
+                self._check_free(name.id, registered, removed)
             certificate = self.authority.certify(name, key)
             records[record.id] = replace(record, used_by=name.id, used_key=key_hash)
         self._keep(name, certificate)
@@ -103,8 +107,8 @@ class Admission:
             raise InvalidRequest("PUNA_NODE_ID may have letters, digits, dots, dashes and underscores, at most 63")
         return chosen
 
-    def _check_free(self, node_id: str, registered: Collection[str]) -> None:
-        valid = [facts.valid_to_unix_s for facts in self._certificates_of(node_id)]
+    def _check_free(self, node_id: str, registered: Collection[str], removed: Callable[[Facts], bool]) -> None:
+        valid = [facts.valid_to_unix_s for facts in self._certificates_of(node_id) if not removed(facts)]
         if node_id in registered or max(valid, default=0.0) > self._wall_unix_s():
             raise PermissionDenied(f"there is a node {node_id} already; set another PUNA_NODE_ID on this machine")
 

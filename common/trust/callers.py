@@ -41,8 +41,8 @@ def server_credentials(identity: IdentitySource, *, asks_callers: bool = True) -
     )
 
 
-def check_caller(context: ServicerContext, method: str, identity: IdentitySource) -> None:
-    """Let a call pass.
+def check_caller(context: ServicerContext, method: str, identity: IdentitySource) -> Facts:
+    """Let a call pass; return the certificate of the caller.
 
     Raises:
         Unauthenticated: the certificate names no role, or expired since the connection was opened.
@@ -54,6 +54,7 @@ def check_caller(context: ServicerContext, method: str, identity: IdentitySource
     if time.time() > facts.valid_to_unix_s:
         raise Unauthenticated(f"the certificate of {facts.name} expired after this connection was opened")
     check_access(method, facts.name, own=identity.material().facts.name)
+    return facts
 
 
 def check_node(context: ServicerContext, node_id: str) -> None:

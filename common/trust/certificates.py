@@ -36,6 +36,7 @@ class Facts:
     name: RoleName
     valid_from_unix_s: float
     valid_to_unix_s: float
+    issued_unix_s: float
 
     @property
     def life_s(self) -> float:
@@ -91,9 +92,10 @@ def certify(
     issuer, issuer_key = _load(authority.certificate)[0], _load_key(authority.key)
     names = [x509.UniformResourceIdentifier(name.uri), *map(x509.DNSName, name.host_names)]
     is_node, is_runner = name.role is Role.NODE, name.role is Role.RUNNER
+    common_name = runner_domain(name.node_id) if is_runner else str(name)[:64]
     end_unix_s = min(now_unix_s + life_s, issuer.not_valid_after_utc.timestamp())
     builder = (
-        _builder(_subject(runner_domain(name.node_id) if is_runner else str(name)[:64]), key, now_unix_s, end_unix_s)
+        _builder(_subject(common_name, f"{now_unix_s:.3f}"), key, now_unix_s, end_unix_s)
         .issuer_name(issuer.subject)
         .serial_number(x509.random_serial_number())
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
@@ -132,7 +134,8 @@ def read_facts(certificate: bytes) -> Facts:
         name = None
     if name is None:
         raise BadCertificate("the certificate names no role; issue one with `puna trust issue ROLE`")
-    return Facts(name, found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp())
+    valid_from, valid_to = found.not_valid_before_utc, found.not_valid_after_utc
+    return Facts(name, valid_from.timestamp(), valid_to.timestamp(), _issued_unix_s(found))
 
 
 def check_pair(pair: KeyPair, authorities: bytes, *, now_unix_s: float) -> Facts:
@@ -252,8 +255,19 @@ def _usage(*, shakes_hands: bool = False, signs_certificates: bool) -> x509.KeyU
     )
 
 
-def _subject(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+def _subject(common_name: str, issued: str = "") -> x509.Name:
+    """Return a subject. The time of issue stands in it because certificates are valid from an earlier one on."""
+    qualifier = [x509.NameAttribute(NameOID.DN_QUALIFIER, issued)] if issued else []
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name), *qualifier])
+
+
+def _issued_unix_s(certificate: x509.Certificate) -> float:
+    """Return when a certificate was issued; other authorities than ours are taken not to backdate."""
+    written = certificate.subject.get_attributes_for_oid(NameOID.DN_QUALIFIER)
+    try:
+        return float(str(written[0].value))
+    except (IndexError, ValueError):
+        return certificate.not_valid_before_utc.timestamp()
 
 
 def _date(unix_s: float) -> datetime.datetime:

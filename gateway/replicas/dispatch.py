@@ -489,6 +489,7 @@ class Dispatcher:
 
     def _on_routes(self) -> None:
         self.pool.sync(self.routes.all())
+        self.pool.end_on(self.routes.removed_nodes)
         self._dispatch_all()
 
     def _queue(self, key: str) -> _ModelQueue:

@@ -103,6 +103,12 @@ class ReplicaPool:
             else:
                 self._connections[key] = self._open(info, model_name)
 
+    def end_on(self, removed_nodes: frozenset[str]) -> None:
+        """End the calls of replicas on nodes that were removed from the cluster; other replicas take them over."""
+        for connection in self._retired if removed_nodes else ():
+            if connection.info.node_id in removed_nodes:
+                connection.streams.end_all(RunnerLost("the node of the model runner was removed"))
+
     def candidates(self, route: RouteInfo) -> list[ReplicaCandidate]:
         """List the replicas of a route that are ready and reachable, busy ones included."""
         found = []

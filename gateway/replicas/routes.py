@@ -27,6 +27,7 @@ class RouteCache:
         self._listeners: list[Callable[[], None]] = []
         self._skipped = SkippedRows(metrics.SKIPPED_ROWS)
         self.heard = False  # at least one whole table arrived
+        self.removed_nodes: frozenset[str] = frozenset()  # on which no answer may go on
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after every change, until what is returned is called."""
@@ -108,6 +109,7 @@ class RouteCache:
                 else:
                     protos[key], routes[key] = route, info
         self._protos, self._routes = protos, routes
+        self.removed_nodes = frozenset(table.removed_node_ids)
         self._skipped.note("models", skipped)
         if table.HasField("aliases"):  # else that scheduler has not read them yet
             self._take_aliases(table.aliases.aliases)

@@ -19,6 +19,7 @@ from common.service import run_service
 from common.telemetry.device_metrics import DeviceRow
 from common.telemetry.logs import get_logger
 from common.trust.identity import own_identity
+from common.trust.revocations import Revocations
 from common.trust.roles import Role
 from protos import cluster_pb2, discovery_pb2, host_pb2, host_pb2_grpc, store_pb2, store_pb2_grpc
 from runner.core.host.environment import limits_set
@@ -121,6 +122,8 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     servicer = HostServicer(supervisor, Measurements(models, borrower, devices, origins), tunnel)
     stores = ModelStoreServicer(store, pulls.pull)
 
+    revocations = Revocations(home.directory / "removed-nodes.json")
+
     def register(grpc_server: aio.Server) -> None:
         host_pb2_grpc.add_HostServicer_to_server(servicer, grpc_server)
         store_pb2_grpc.add_ModelStoreServicer_to_server(stores, grpc_server)
@@ -133,6 +136,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
             store_pb2.DESCRIPTOR.services_by_name["ModelStore"].full_name,
         ],
         plaintext=settings.plaintext,
+        revocations=revocations,
     )
 
     def shown_devices() -> list[cluster_pb2.Device]:
@@ -155,6 +159,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     tasks = [
         finding,
         asyncio.create_task(models.watch()),
+        asyncio.create_task(supervisor.watch_removals(revocations)),
         asyncio.create_task(devices.watch()),
         asyncio.create_task(watch_unused(store, clock)),
         asyncio.create_task(shares.watch(supervisor.changes, supervisor.records)),
@@ -165,7 +170,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     try:
         await asyncio.gather(_first_listing(devices, finding), _first_scan(models))
         await server.start()
-        registrations = Registrations(settings.discovery_address, identity, snapshot, changes)
+        registrations = Registrations(settings.discovery_address, identity, snapshot, changes, revocations)
         reporting = asyncio.create_task(registrations.run())
         knowing = asyncio.create_task(
             _say_ready(server, finding, node=identity.node_id, address=server.address, metrics_address=metrics_address)

@@ -12,6 +12,7 @@ from common.grpc.client import call_metadata, open_channel
 from common.grpc.errors import received
 from common.grpc.watch import watch
 from common.telemetry.logs import get_logger
+from common.trust.revocations import Revocations
 from protos import discovery_pb2, discovery_pb2_grpc
 from runner.host import metrics
 
@@ -34,17 +35,23 @@ class Sections(NamedTuple):
 class Registrations:
     """Registration at each discovery behind the setting. Owned by its `run` task.
 
-    `identity` is a report without sections, `snapshot` reads the four sections as they are now, and `changes` wakes the
-    reports.
+    `identity` is a report without sections, `snapshot` reads the four sections as they are now, `changes` wakes the
+    reports, and `revocations` takes the removed nodes that discoveries name.
     """
 
     def __init__(
-        self, addresses: str, identity: discovery_pb2.HostReport, snapshot: Callable[[], Sections], changes: Changes
+        self,
+        addresses: str,
+        identity: discovery_pb2.HostReport,
+        snapshot: Callable[[], Sections],
+        changes: Changes,
+        revocations: Revocations,
     ) -> None:
         self._addresses = addresses
         self._identity = identity
         self._snapshot = snapshot
         self._changes = changes
+        self._revocations = revocations
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by address
         self._intervals_s: dict[str, float] = {}  # as each discovery asks for
         self._registered: set[str] = set()
@@ -81,6 +88,8 @@ class Registrations:
 
         def note(is_registered: bool) -> None:
             (self._registered.add if is_registered else self._registered.discard)(address)
+            if is_registered:
+                log.info("discovery.registered", address=address)
 
         def lose(error: PunaError | None, failures: int) -> None:
             if isinstance(error, PlacementMismatch):
@@ -98,7 +107,7 @@ class Registrations:
             async with aclosing(streams) as acks:
                 async for ack in acks:
                     self._intervals_s[address] = max(REPORT_INTERVAL_S_MIN, ack.report_interval_ms / 1000)
-                    log.info("discovery.registered", address=address)
+                    self._revocations.merge(ack.revocations)
 
     async def _reports(self, address: str) -> AsyncIterator[discovery_pb2.HostReport]:
         sent: Sections | None = None

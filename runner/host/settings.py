@@ -20,7 +20,7 @@ class HostSettings(PunaSettings):
     """Environment names are PUNA_ and the field's name in capitals."""
 
     home: Path = Path("~/.puna")
-    """State of the node."""
+    """State of the node; discovery keeps the list of removed nodes there."""
     models: Path | None = None
     """Its models: `*.gguf` files, or the directory of an Ollama store; `models` in `PUNA_HOME` if unset."""
     node_id: str = ""

@@ -138,7 +138,9 @@ class SchedulerCore:
             return
         match event:
             case InventorySeen():
-                state.observed.see_inventory(event.nodes, event.uptime_s, now_s, silent=event.silent)
+                state.observed.see_inventory(
+                    event.nodes, event.uptime_s, now_s, silent=event.silent, removed=event.removed
+                )
                 reconcile.see_replicas(state, now_s)
                 see_requests(state, now_s)
                 reconcile.follow_loads(state, now_s)

@@ -499,8 +499,9 @@ class NodeList(ResponseModel):
 
 
 class DrainedNode(ResponseModel):
-    """POST /puna/v1/nodes/{node}/drain and undrain."""
+    """POST /puna/v1/nodes/{node}/drain, undrain and remove."""
 
     node: str
     state: str
     draining_replicas: int | None = Field(default=None, description="That are still there; of drain only")
+    lost_replicas: int | None = Field(default=None, description="That it had; of remove only")

@@ -88,6 +88,7 @@ def operation_routes(service: Service) -> list[Route]:
         ),
         steer("/puna/v1/nodes/{node}/drain", operations.drain, "Take a node out of use"),
         steer("/puna/v1/nodes/{node}/undrain", operations.undrain, "Put a node into use again"),
+        steer("/puna/v1/nodes/{node}/remove", operations.remove_node, "Refuse the certificates of a node"),
     ]
 
 
@@ -151,6 +152,19 @@ class Operations(Endpoints):
         node = exchange.path_value[:NODE_LENGTH_MAX]
         await self.scheduler.undrain(node)
         await exchange.respond_json({"node": node, "state": "ready"})
+
+    async def remove_node(self, exchange: Exchange) -> None:
+        """POST /puna/v1/nodes/{node}/remove[?absent=true]: its certificates count no more, its replicas are lost.
+
+        `absent`: also if it is not registered now. Answered once it is written down.
+        """
+        node = exchange.path_value[:NODE_LENGTH_MAX]
+        check_names(exchange.query, ("absent",), "parameter")
+        absent = exchange.query.get("absent", "false")
+        if absent not in ("true", "false"):
+            raise InvalidRequest("absent must be true or false", param="absent")
+        replicas = await self.scheduler.remove_node(node, may_be_absent=absent == "true")
+        await exchange.respond_json({"node": node, "state": "removed", "lost_replicas": replicas})
 
     async def config(self, exchange: Exchange) -> None:
         """GET /puna/v1/config: the settings in effect, without secrets."""

@@ -54,6 +54,12 @@ class Borrowed:
             raise ModelUnavailable(f"no peer lends device {device.device_id} of node {device.node_id}")
         return self._channels[device.node_id, lent.channel].address, lent.rpc_device
 
+    def lose(self, node_ids: frozenset[str]) -> None:
+        """Treat these lenders as gone."""
+        self.lost_node = self.lost_node or next((node for node, _ in self._channels if node in node_ids), "")
+        if self.lost_node:
+            self.lost.set()
+
     async def close(self) -> None:
         """Let go of everything; lenders notice at once."""
         tasks = list(self._holds)

@@ -158,6 +158,12 @@ class Lender:
             lease.close()
             await wait_until_gone(lease.ended, lease.process)
 
+    def end_loans_to(self, node_ids: frozenset[str]) -> None:
+        """Order the end of every lease of these nodes."""
+        for lease in list(self._leases.values()):
+            if lease.borrower_node_id in node_ids:
+                lease.close()
+
     async def close(self) -> None:
         """End every lease."""
         for lease in list(self._leases.values()):

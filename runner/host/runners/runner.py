@@ -126,6 +126,11 @@ class HostRunner:
         """The start is over, for better or worse."""
         return self.state in _SETTLED
 
+    def lose_lenders(self, node_ids: frozenset[str]) -> None:
+        """End the runner if it uses devices of these nodes."""
+        if self._borrowed is not None:
+            self._borrowed.lose(node_ids)
+
     def owns(self, path: Path) -> bool:
         """Return True if a file of the run directory belongs to this runner."""
         return str(path) == self._socket_path or path in (self._note_path, self._lock_path)

@@ -19,6 +19,7 @@ from common.errors import (
     ShuttingDown,
 )
 from common.telemetry.logs import get_logger
+from common.trust.revocations import Revocations
 from protos import cluster_pb2, host_pb2
 from runner.core.host.commands import Running, attaches, check_stop
 from runner.core.host.exits import blamed_devices
@@ -203,6 +204,16 @@ class RunnerSupervisor:
         for leftover in [*self._home.run_directory.glob("*.sock"), *self._home.run_directory.glob("*.lock")]:
             if not any(runner.owns(leftover) for runner in self._users.runners.values()):
                 leftover.unlink(missing_ok=True)
+
+    async def watch_removals(self, revocations: Revocations) -> None:
+        """End what is lent to nodes that are removed from the cluster, or borrowed from them; runs for ever."""
+        while True:
+            before, seen = dict(revocations.entries), revocations.changes.version
+            await revocations.changes.beyond(seen)
+            removed = frozenset(dict(revocations.entries.items() - before.items()))
+            self._lender.end_loans_to(removed)
+            for runner in self._users.runners.values():
+                runner.lose_lenders(removed)
 
     async def close(self) -> None:
         """Stop every runner; nothing starts from here on."""

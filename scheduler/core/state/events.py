@@ -22,6 +22,7 @@ class InventorySeen:
     nodes: tuple[NodeView, ...]
     uptime_s: float  # of the discovery process: a young one may not know every node yet
     silent: frozenset[str] = frozenset()  # nodes that have not reported since the inventory before
+    removed: frozenset[str] = frozenset()  # nodes that an operator has removed: they are not waited for
 
 
 @dataclass(frozen=True, slots=True)

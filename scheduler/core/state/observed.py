@@ -48,15 +48,24 @@ class Observed:
     _index: dict[str, tuple[str, RunnerView]] | None = None  # by placement id; None: to be made from `nodes`
 
     def see_inventory(
-        self, nodes: tuple[NodeView, ...], uptime_s: float, now_s: float, *, silent: frozenset[str] = frozenset()
+        self,
+        nodes: tuple[NodeView, ...],
+        uptime_s: float,
+        now_s: float,
+        *,
+        silent: frozenset[str] = frozenset(),
+        removed: frozenset[str] = frozenset(),
     ) -> None:
-        """Take in an inventory; `silent` nodes have not reported since the one before."""
+        """Take in an inventory; `silent` nodes have not reported since the one before, `removed` ones will not."""
         self.silent = silent
         self._heard_s = {node.id: self._heard_s.get(node.id, now_s) if node.id in silent else now_s for node in nodes}
         present = {node.id: node for node in nodes}
         self._see_deaths(present)
         for node_id, node in self.nodes.items():
-            if node_id not in present:
+            if node_id in removed:
+                self._missing.pop(node_id, None)
+                self._asked.pop(node_id, None)
+            elif node_id not in present:
                 self._missing.setdefault(node_id, now_s)
                 present[node_id] = replace(node, suspect=True)
         for node in nodes:

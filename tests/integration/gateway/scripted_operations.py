@@ -56,3 +56,10 @@ class ScriptedOperations(scheduler_pb2_grpc.SchedulerServicer):
     ) -> scheduler_pb2.UndrainResponse:
         self.drained.pop(request.node_id, None)
         return scheduler_pb2.UndrainResponse()
+
+    async def RemoveNode(  # noqa: N802
+        self, request: scheduler_pb2.RemoveNodeRequest, context: Context
+    ) -> scheduler_pb2.RemoveNodeResponse:
+        if request.node_id != "node-1" and not request.may_be_absent:
+            raise NodeNotFound(f"no node is called '{request.node_id}'")
+        return scheduler_pb2.RemoveNodeResponse(replicas=1)

@@ -2,13 +2,15 @@
 
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from common.errors import DeviceMemoryExhausted, ModelUnavailable, NotSupported, PlacementMismatch, StaleFence
-from protos import cluster_pb2, host_pb2
+from common.grpc.client import open_channel
+from protos import cluster_pb2, discovery_pb2, discovery_pb2_grpc, host_pb2
 from runner.client import RunnerClient
 from tests.integration.host.lending_nodes import Pair, new_placement, over_both, running_pair
 from tests.integration.host.node import Inventory, Node, is_alive, pids_below, runners_of
@@ -127,6 +129,22 @@ async def test_a_lender_that_dies_ends_the_runner_that_uses_it_and_no_other(pair
     assert lost.status.error.reason == "runner_lost"
     assert "node lender no longer lends" in lost.status.error.message
     assert await answer(alone)
+
+
+async def remove(node: Node, removed: str) -> None:
+    """Have the discovery of a node tell it that another one is removed, as the scheduler does."""
+    row = discovery_pb2.Revocation(node_id=removed, issued_before_unix_ms=round(time.time() * 1000))
+    async with open_channel(node.discovery_address) as channel:
+        await discovery_pb2_grpc.DiscoveryStub(channel).Revoke(discovery_pb2.RevokeRequest(revocations=[row]))
+
+
+@pytest.mark.parametrize("removed", ["head", "lender"])
+async def test_nothing_is_lent_to_a_removed_node_or_borrowed_from_one(removed: str, pair: Pair) -> None:
+    _, joined = await start_over_both(pair)
+    (pid,) = lender_pids(pair.lender)
+    await remove(pair.lender if removed == "head" else pair.head, removed)
+    await until(lambda: not is_alive(joined.pid), what="the runner is gone")
+    await until(lambda: not is_alive(pid), what="the lending process is gone")
 
 
 async def test_a_stop_of_the_runner_gives_the_devices_back(pair: Pair) -> None:

@@ -50,6 +50,9 @@ class NodeAndDiscovery(host_pb2_grpc.HostServicer, discovery_pb2_grpc.DiscoveryS
 
     # host.proto
 
+    async def Revoke(self, request: discovery_pb2.RevokeRequest, context: Any) -> discovery_pb2.RevokeResponse:
+        return discovery_pb2.RevokeResponse()
+
     async def Measure(self, request: host_pb2.MeasureRequest, context: Any) -> host_pb2.MeasureResponse:
         self.measured += 1
         report = cluster_pb2.MemoryReport(

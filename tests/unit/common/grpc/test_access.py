@@ -28,6 +28,7 @@ EVERY_ROLE = {"gateway", "scheduler", "discovery", "operator", "metrics", *NODES
 EXPECTED: dict[str, set[str]] = {
     "puna.v1.Discovery": SCHEDULER | NODES | OPERATOR,
     "puna.v1.Discovery/Register": NODES,
+    "puna.v1.Discovery/Revoke": SCHEDULER,
     "puna.v1.Scheduler": GATEWAY | OPERATOR,
     "puna.v1.Host": SCHEDULER,
     "puna.v1.ModelStore": GATEWAY,

@@ -28,13 +28,16 @@ class Place:
         self.authority.create()
         self.admission = Admission(self.authority, wall_unix_s=lambda: self.now_s)
         self.tokens = self.admission.tokens
+        self.removed: set[str] = set()
 
     def admit(
         self, token: Token, node_id: str = "", *, request: bytes = b"", registered: tuple[str, ...] = ()
     ) -> tuple[RoleName, bytes]:
         pem = request or make_request().certificate
         application = Application(token_id=token.id, secret=token.secret, request=pem, node_id=node_id)
-        return self.admission.admit(application, registered=registered)
+        return self.admission.admit(
+            application, registered=registered, removed=lambda facts: facts.name.id in self.removed
+        )
 
     def files(self) -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in self.authority.directory.glob("**/*") if path.is_file()}
@@ -154,6 +157,13 @@ def test_the_id_of_a_node_is_free_again_when_its_certificate_has_expired(
     assert place.files() == before
     place.now_s += LIFE_S + 1
     assert place.admit(token, "alpha")[0].id == "alpha"
+
+
+@pytest.mark.parametrize("settle", [_joined, _issued])
+def test_a_node_that_was_removed_may_join_again(place: Place, settle: Callable[[Place], None]) -> None:
+    settle(place)
+    place.removed = {"alpha"}
+    assert place.admit(place.tokens.create(), "alpha")[0].id == "alpha"
 
 
 def test_a_node_that_runs_without_a_certificate_of_this_authority_keeps_its_id(place: Place) -> None:

@@ -34,6 +34,15 @@ def asked(observed: Observed, now_s: float) -> list[str]:
     return [one.placement_id for _, one in observed.runners_to_ask(now_s)]
 
 
+def test_a_removed_node_is_dropped_at_once_although_its_runners_answer() -> None:
+    observed = seen(RunnerState.READY)
+    leave(observed, 1)
+    observed.hear("p1", 1, 2)
+    observed.see_inventory((), UP_S, 3, removed=frozenset({"a"}))
+    assert generation(observed) is None
+    assert asked(observed, 100) == []
+
+
 def generation(observed: Observed) -> int | None:
     found = observed.replica("p1")
     assert [one.generation for _, one in observed.replicas()] == ([] if found is None else [found[1].generation])
