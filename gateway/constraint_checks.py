@@ -23,6 +23,7 @@ PASSED_MAX = 32
 REFUSED_MAX = 1024
 # For so long a refused one is refused unseen.
 REFUSAL_KEPT_S = 60.0
+_BUSY = "too many schemas and grammars are being compiled; please try again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class ConstraintChecks:
 
         Raises:
             InvalidRequest: it does not; names the field as runners call it.
-            QueueFull: no worker became free in time.
+            QueueFull: no worker became free in time, or it had too little of the processors.
         """
         frame = _frame(constraint)
         key, tenant = hashlib.sha256(frame).digest(), self._tenant()
@@ -67,7 +68,7 @@ class ConstraintChecks:
                     raise InvalidRequest(refusal.message, param=refusal.param)
                 self._passed.put(tenant, key, True)
         except TimeoutError as error:
-            raise QueueFull("too many schemas and grammars are being compiled", retry_after_s=1.0) from error
+            raise QueueFull(_BUSY, retry_after_s=1.0) from error
 
     def _is_known(self, tenant: str, key: bytes) -> bool:
         """Return True if a constraint has passed; raise if it was refused."""
@@ -82,6 +83,8 @@ class ConstraintChecks:
         except WorkerLost as error:
             log.warning("constraint.killed", limit="wall time" if error.was_late else "cpu or memory")
             metrics.KILLED_CONSTRAINTS.inc()
+            if error.was_late:  # others have the processors
+                raise QueueFull(_BUSY, retry_after_s=1.0) from error
             kind = orjson.loads(frame)["kind"]
             answer = {"error": f"{kind} takes too long or too much memory to compile; make it smaller", "param": kind}
         until_s = self._clock.now_s() + REFUSAL_KEPT_S

@@ -8,6 +8,7 @@ In: {"kind", "text", "free_text", "schemas", "lenient"} as JSON, as in `Constrai
 """
 
 import json
+import os
 from typing import Any
 
 from common.errors import InvalidRequest
@@ -17,6 +18,8 @@ from runner.core.grammar.token_tree import TokenTree, compile_grammar, error_tex
 
 CPU_S_MAX = 2.0
 MEMORY_BYTES_MAX = 512 * 1024 * 1024
+# Answers of other requests come first.
+NICENESS = 10
 # A token for each byte: whether tokens of a vocabulary can write an answer is for its runner to say.
 _BYTES = TokenTree([bytes([byte]) for byte in range(256)], excluded=())
 
@@ -34,14 +37,15 @@ def check(constraint: dict[str, Any]) -> dict[str, str | None]:
         matcher = compile_grammar(lark_text(key, _BYTES), _BYTES)
     except InvalidRequest as error:
         return {"error": error.message, "param": error.param}
+    matcher.compute_bitmask()  # the work of a first token, which a runner does before the answer
     if matcher.is_error():
         return {"error": f"{key.kind} cannot be used: {error_text(matcher)}", "param": key.kind}
-    matcher.compute_bitmask()  # the work of a first token, which a runner does before the answer
     return {}
 
 
 def main() -> None:
     """Answer frames until the input ends."""
+    os.nice(NICENESS)
     serve_frames(
         lambda content: json.dumps(check(json.loads(content))).encode(),
         cpu_s_max=CPU_S_MAX,
