@@ -48,8 +48,8 @@ class RunningServer:
 
 
 @contextmanager
-def running_cluster(models: Path, sizes: Sizes) -> Iterator[RunningServer]:
-    """`puna up` with a directory of models."""
+def running_cluster(models: Path, sizes: Sizes, **settings: str) -> Iterator[RunningServer]:
+    """`puna up` with a directory of models, and with more settings."""
     with tempfile.TemporaryDirectory(prefix="puna-bench-") as directory:
         http, grpc = FreePort().address(), FreePort().address()
         host, _, port = http.rpartition(":")
@@ -61,6 +61,7 @@ def running_cluster(models: Path, sizes: Sizes) -> Iterator[RunningServer]:
             "PUNA_CONTEXT_LENGTH": str(sizes.context_tokens),
             "PUNA_KEEP_ALIVE": "-1",
             "PUNA_MAX_QUEUE": "512",
+            **settings,
         }
         with _running(command, environment, Path(directory) / "up.log"):
             wait_for(f"http://{http}/readyz")

@@ -30,7 +30,7 @@ class StreamResult:
     finish_reason: str
 
 
-async def stream_chat(host: str, port: int, body: dict[str, Any]) -> StreamResult:
+async def stream_chat(host: str, port: int, body: dict[str, Any], *, key: str = "none") -> StreamResult:
     """POST /v1/chat/completions on a connection of its own and read the stream to its end.
 
     Raises:
@@ -39,7 +39,7 @@ async def stream_chat(host: str, port: int, body: dict[str, Any]) -> StreamResul
     content = json.dumps(body).encode()
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
-        f"Authorization: Bearer none\r\nConnection: close\r\nContent-Length: {len(content)}\r\n\r\n"
+        f"Authorization: Bearer {key}\r\nConnection: close\r\nContent-Length: {len(content)}\r\n\r\n"
     )
     reader, writer = await asyncio.open_connection(host, port)
     arrivals: list[tuple[float, bytes]] = []

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,11 +25,13 @@ from bench.engine.processes import TICKS_PER_S, process_cpu_s
 from bench.gateway.clients import GrpcClient, HttpClient, crowd, open_loop
 from bench.gateway.litellm import running_litellm, version_of
 from bench.gateway.llama_router import LlamaClient, running_router
-from bench.gateway.summary import of_peer, percentiles, summary
+from bench.gateway.summary import of_peer, of_tls, percentiles, summary
 from bench.gateway.table import table
 from bench.machine import ROOT, describe_commit, describe_machine, load_average
 from bench.servers import wait_until
 from cli.cluster.plan import FreePort
+from common.trust.authority import Authority
+from common.trust.roles import Role, RoleName
 
 # LiteLLM ends a stream that repeats one chunk a hundred times.
 _PEER_TOKENS = 90
@@ -70,8 +72,11 @@ def main() -> int:
     cores = Cores(gateway=free[0], runner=free[-1], clients=free[1 % len(free)])
     os.sched_setaffinity(0, {cores.clients})
     gc.disable()  # a pause of the clients is none of the gateway
-    with _running(cores) as bench:
-        figures = asyncio.run(_measure(bench, options))
+    with ExitStack() as running:
+        benches = {"gateway": running.enter_context(_running(cores))}
+        if options.tls:
+            benches["tls"] = running.enter_context(_running(cores, tls=True))
+        figures = asyncio.run(_measure(benches, options))
     figures["peers"], figures["peers_failed"] = _measure_peers(options, cores)
     figures["summary"]["peers"] = {name: of_peer(peer) for name, peer in figures["peers"].items()}
     outcome = {
@@ -97,6 +102,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each open loop")
     parser.add_argument("--rate", type=float, default=300.0, help="requests a second")
+    parser.add_argument("--tls", action="store_true", help="measure a gateway with mutual TLS to the cluster, too")
     parser.add_argument("--answer", type=int, default=8, help="tokens of an answer in the open loop")
     parser.add_argument("--streams", type=int, nargs="+", default=[16, 64], help="answers at once")
     parser.add_argument("--tokens", type=int, default=2000, help="tokens of each of those")
@@ -113,29 +119,36 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def _measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
-    through = _client_of(HttpClient, bench.http)
-    gateway_pid = bench.gateway_pid
+async def _measure(benches: dict[str, Bench], options: argparse.Namespace) -> dict[str, Any]:
+    clients = {name: _client_of(HttpClient, bench.http) for name, bench in benches.items()}
+    plain = benches["gateway"]
     rounds: list[dict[str, Any]] = []
-    async with aio.insecure_channel(bench.runner) as channel:
-        direct = GrpcClient(channel)
-        for ask in (direct.ask, through.ask):  # warm up: templates, connections, code
+    async with aio.insecure_channel(plain.runner) as channel:
+        loops = [("direct", plain, GrpcClient(channel).ask)]
+        loops += [(name, bench, clients[name].ask) for name, bench in benches.items()]
+        for _, _, ask in loops:  # warm up: templates, connections, code
             await open_loop(ask, per_second=100, duration_s=2, tokens=options.answer)
         for _ in range(options.rounds):
             entry: dict[str, Any] = {}
-            for name, ask in (("direct", direct.ask), ("gateway", through.ask)):
-                cpu_s, others_s = _cpu_s(gateway_pid), _others_cpu_s(bench)
+            for name, bench, ask in loops:
+                cpu_s, others_s = _cpu_s(bench.gateway_pid), _others_cpu_s(bench)
                 timed = await open_loop(ask, per_second=options.rate, duration_s=options.seconds, tokens=options.answer)
                 entry[name] = percentiles(timed) | {
-                    "gateway_core_share": round((_cpu_s(gateway_pid) - cpu_s) / options.seconds, 3),
+                    "gateway_core_share": round((_cpu_s(bench.gateway_pid) - cpu_s) / options.seconds, 3),
                     "runner_and_clients_core_share": round((_others_cpu_s(bench) - others_s) / options.seconds, 3),
                 }
-            entry["relay"] = [
-                await _relay(through, gateway_pid, streams, options.tokens) for streams in options.streams
-            ]
+            for name, bench in benches.items():
+                entry["relay" if name == "gateway" else f"{name}_relay"] = [
+                    await _relay(clients[name], bench.gateway_pid, streams, options.tokens)
+                    for streams in options.streams
+                ]
             rounds.append(entry)
             print(json.dumps(entry), flush=True)
-    return {"rounds": rounds, "summary": summary(rounds, options.rate)}
+    figures: dict[str, Any] = {"rounds": rounds, "summary": summary(rounds, options.rate)}
+    if "tls" in benches:
+        figures["summary"]["tls"] = of_tls(rounds)
+        figures["summary"]["holds"] |= figures["summary"]["tls"]["holds"]
+    return figures
 
 
 def _measure_peers(options: argparse.Namespace, cores: Cores) -> tuple[dict[str, Any], dict[str, str]]:
@@ -218,20 +231,23 @@ def _others_cpu_s(bench: Bench) -> float:
 
 
 @contextmanager
-def _running(cores: Cores) -> Iterator[Bench]:
-    """Run the canned cluster, and a gateway in front of it."""
+def _running(cores: Cores, *, tls: bool = False) -> Iterator[Bench]:
+    """Run the canned cluster, and a gateway in front of it; `tls`: their processes have certificates."""
     ports = [FreePort().address().rpartition(":")[2] for _ in range(4)]
     scheduler, runner, http, grpc = ports
     with tempfile.TemporaryDirectory(prefix="puna-bench-") as directory:
+        trust = _certificates(Path(directory) / "trust") if tls else None
         log = (Path(directory) / "log").open("wb")
         canned = subprocess.Popen(
-            ["taskset", "-c", str(cores.runner), sys.executable, "-m", "bench.gateway.canned", scheduler, runner],
+            ["taskset", "-c", str(cores.runner), sys.executable, "-m", "bench.gateway.canned", scheduler, runner,
+             *(("0", str(trust)) if trust else ())],
             cwd=ROOT, stdout=log, stderr=log,
         )  # fmt: skip
         environment = {
             "PUNA_HOST": f"127.0.0.1:{http}",
             "PUNA_GRPC_HOST": f"127.0.0.1:{grpc}",
             "PUNA_SCHEDULER_ADDRESS": f"127.0.0.1:{scheduler}",
+            **({"PUNA_TRUST": str(trust / "gateway")} if trust else {}),
         }
         gateway = subprocess.Popen(
             ["taskset", "-c", str(cores.gateway), sys.executable, "-m", "gateway"],
@@ -250,6 +266,15 @@ def _running(cores: Cores) -> Iterator[Bench]:
                 process.kill()
                 process.wait()
             log.close()
+
+
+def _certificates(directory: Path) -> Path:
+    """Make an authority, and the certificates of the bench's processes."""
+    authority = Authority(directory)
+    authority.create()
+    for name in (RoleName(Role.GATEWAY), RoleName(Role.SCHEDULER), RoleName(Role.NODE, "bench")):
+        authority.issue(name)
+    return directory
 
 
 def _has_models(url: str) -> bool:

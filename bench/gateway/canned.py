@@ -1,6 +1,8 @@
 """A cluster that costs next to nothing: a runner whose events are bytes made beforehand, and a scheduler that names it.
 
-    python -m bench.gateway.canned SCHEDULER_PORT RUNNER_PORT [CONTROL_TOKENS]
+    python -m bench.gateway.canned SCHEDULER_PORT RUNNER_PORT [CONTROL_TOKENS [TRUST]]
+
+TRUST is the directory of an authority; with it, both ask for certificates.
 
 The prompt says how many tokens an answer has, and how many it gets a second; 0: all at once, one message each, as
 quickly as the reader takes them.
@@ -10,15 +12,19 @@ import asyncio
 import re
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 from grpc import aio
 
+from common.trust.callers import server_credentials
+from common.trust.identity import Identity
 from protos import cluster_pb2, runner_pb2, scheduler_pb2
 
 MODEL = "canned"
 SLOTS = 512
+_NODE = "bench"
 _PLACEMENT = cluster_pb2.PlacementRef(placement_id="canned", generation=1, incarnation="one")
 _NUMBERS = re.compile(r"answer=(\d+) rate=(\d+)")
 _TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant] "
@@ -81,7 +87,7 @@ def _routes(runner: str, control_tokens: int) -> scheduler_pb2.RouteTable:
     )  # fmt: skip
     replica = scheduler_pb2.Replica(
         placement=_PLACEMENT,
-        node_id="bench",
+        node_id=_NODE,
         address=runner,
         layout=cluster_pb2.Layout(context_tokens=4096, slots=SLOTS),
         status=_status(),
@@ -90,7 +96,7 @@ def _routes(runner: str, control_tokens: int) -> scheduler_pb2.RouteTable:
     return scheduler_pb2.RouteTable(routes=[scheduler_pb2.ModelRoute(model=model, replicas=[replica])])
 
 
-async def serve(scheduler_port: int, runner_port: int, control_tokens: int = 0) -> None:
+async def serve(scheduler_port: int, runner_port: int, control_tokens: int = 0, *, trust: Path | None = None) -> None:
     """Both, until killed."""
     table = _routes(f"127.0.0.1:{runner_port}", control_tokens).SerializeToString()
 
@@ -103,6 +109,7 @@ async def serve(scheduler_port: int, runner_port: int, control_tokens: int = 0) 
         "puna.v1.Scheduler": {"WatchRoutes": watch_routes},
     }
     ports = {"puna.v1.Runner": runner_port, "puna.v1.Scheduler": scheduler_port}
+    identities = {"puna.v1.Runner": f"node/{_NODE}", "puna.v1.Scheduler": "scheduler"}
     servers: list[aio.Server] = []
     for service, methods in handlers.items():
         options = [("grpc.http2.min_recv_ping_interval_without_data_ms", 1000), ("grpc.max_receive_message_length", -1)]
@@ -111,7 +118,11 @@ async def serve(scheduler_port: int, runner_port: int, control_tokens: int = 0) 
             name: grpc.unary_stream_rpc_method_handler(method) for name, method in methods.items()
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, made),))
-        server.add_insecure_port(f"127.0.0.1:{ports[service]}")
+        address = f"127.0.0.1:{ports[service]}"
+        if trust is None:
+            server.add_insecure_port(address)
+        else:
+            server.add_secure_port(address, server_credentials(Identity(trust / identities[service])))
         await server.start()
         servers.append(server)
     print("ready", flush=True)
@@ -119,4 +130,5 @@ async def serve(scheduler_port: int, runner_port: int, control_tokens: int = 0) 
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(*map(int, sys.argv[1:])))
+    ports, tokens, trust = sys.argv[1:3], sys.argv[3:4], sys.argv[4:]
+    asyncio.run(serve(*map(int, ports), *map(int, tokens), trust=Path(trust[0]) if trust else None))

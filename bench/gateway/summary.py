@@ -7,6 +7,7 @@ from bench.gateway.clients import Outcomes
 
 # The promises.
 ADDED_P50_MS, ADDED_P99_MS, TOKENS_PER_S = 1.5, 8.0, 20_000
+TLS_ADDED_P50_MS, TLS_TOKENS_SHARE = 0.1, 0.98
 
 
 def percentiles(outcomes: Outcomes) -> dict[str, Any]:
@@ -51,6 +52,26 @@ def summary(rounds: list[dict[str, Any]], rate: float) -> dict[str, Any]:
             f"added p50 < {ADDED_P50_MS} ms": added["p50"] < ADDED_P50_MS and not failed,
             f"added p99 < {ADDED_P99_MS} ms": added["p99"] < ADDED_P99_MS and not failed,
             f"tokens/s of one core >= {TOKENS_PER_S}": relayed >= TOKENS_PER_S,
+        },
+    }
+
+
+def of_tls(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what mutual TLS costs: medians over the rounds of a gateway with it against one without."""
+    added = statistics.median(
+        entry["tls"]["first_token_ms"]["p50"] - entry["gateway"]["first_token_ms"]["p50"] for entry in rounds
+    )
+    share = statistics.median(
+        tls["tokens_per_cpu_s"] / plain["tokens_per_cpu_s"]
+        for entry in rounds
+        for tls, plain in zip(entry["tls_relay"], entry["relay"], strict=True)
+    )
+    return {
+        "added_first_token_p50_ms": round(added, 3),
+        "tokens_per_core_share": round(share, 3),
+        "holds": {
+            f"TLS adds at most {TLS_ADDED_P50_MS} ms to p50": added <= TLS_ADDED_P50_MS,
+            f"tokens/s of one core with TLS >= {TLS_TOKENS_SHARE}": share >= TLS_TOKENS_SHARE,
         },
     }
 

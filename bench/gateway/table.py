@@ -14,11 +14,19 @@ def table(summary: dict[str, Any]) -> str:
             _row(f"{name}, {peer['rate']:g} requests/s", peer["added_first_token_ms"], peer)
             for name, peer in summary["peers"].items()
         ),
+        *_tls(summary.get("tls")),
         "",
         f"{summary['failed_requests']} requests of the open loops failed",
         *(f"{'kept  ' if holds else 'missed'}  {bar}" for bar, holds in summary["holds"].items()),
     ]
     return "\n".join(lines)
+
+
+def _tls(cost: dict[str, Any] | None) -> list[str]:
+    if cost is None:
+        return []
+    added, share = cost["added_first_token_p50_ms"], cost["tokens_per_core_share"]
+    return ["", f"mutual TLS: {added:+.3f} ms at p50, {share:.3f} of the tokens/s of one core"]
 
 
 def _row(name: str, added: dict[str, float], figures: dict[str, Any]) -> str:
