@@ -116,9 +116,8 @@ async def _open_loop(ask: Callable[[], Awaitable[float]], *, rate: float, count:
         running.append(asyncio.ensure_future(ask()))
     outcomes = await asyncio.gather(*running, return_exceptions=True)
     times_s = sorted(outcome for outcome in outcomes if isinstance(outcome, float))
-    failed = Counter(
-        str(outcome)[:200] for outcome in outcomes if isinstance(outcome, BadAnswer | httpx.HTTPError | OSError)
-    )
+    errors = (outcome for outcome in outcomes if isinstance(outcome, BadAnswer | httpx.HTTPError | OSError))
+    failed = Counter(str(error).partition("\r\n")[0][:80] for error in errors)
     assert len(times_s) + failed.total() == count, [one for one in outcomes if isinstance(one, BaseException)][:1]
     at = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
     return {

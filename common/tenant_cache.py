@@ -10,7 +10,10 @@ Value = TypeVar("Value")
 
 
 class TenantCache(Generic[Key, Value]):
-    """At most `most` things. One too many is the oldest of the tenant that has the most. Any thread may use it."""
+    """At most `most` things. One too many is the least recently used of the tenant that has the most.
+
+    Any thread may use it.
+    """
 
     def __init__(self, most: int) -> None:
         """Empty."""
@@ -20,7 +23,10 @@ class TenantCache(Generic[Key, Value]):
 
     def get(self, tenant: str, key: Key) -> Value | None:
         """Return a tenant's value for a key, or None."""
-        return self._kept.get((tenant, key))
+        with self._lock:
+            if (tenant, key) in self._kept:
+                self._kept.move_to_end((tenant, key))
+            return self._kept.get((tenant, key))
 
     def put(self, tenant: str, key: Key, value: Value) -> None:
         """Keep a value."""

@@ -49,6 +49,15 @@ async def test_only_so_many_grammars_are_kept() -> None:
     assert (await reader.read(request(grammar='root ::= "0"'), VOCABULARY)).grammar is not first
 
 
+async def test_a_grammar_in_use_is_kept_while_new_ones_come() -> None:
+    reader = ConstraintReader()
+    usual = request(grammar='root ::= "usual"')
+    known = (await reader.read(usual, VOCABULARY)).grammar
+    for number in range(2 * KEPT_MAX):
+        await reader.read(request(grammar=f'root ::= "{number}"'), VOCABULARY)
+        assert (await reader.read(usual, VOCABULARY)).grammar is known
+
+
 async def test_tenants_share_no_grammar_and_none_pushes_out_anothers() -> None:
     reader = ConstraintReader()
 
