@@ -1,6 +1,7 @@
 """Users of Redis: one for each role that needs it, with its commands and keys. Hosts have none.
 
 DIRECTORY/redis/users.acl             rules, and digests of the passwords; Redis reads it as `--aclfile`
+DIRECTORY/redis/redis-password        that of replicas and sentinels, where there are several servers
 DIRECTORY/gateway/redis-password, …   the password of one role, beside its certificate
 """
 
@@ -15,16 +16,20 @@ from common.trust.identity import read_trusted
 from common.trust.roles import Role
 
 PASSWORD, USERS = "redis-password", "redis/users.acl"  # a file's name
-# Commands and patterns of keys, also of those inside scripts, which run with the rights of their caller.
+# Commands, and patterns of keys, also of those inside scripts, which run with the rights of their caller.
 RULES: Mapping[Role, tuple[str, str]] = {
     Role.GATEWAY: (
         """del evalsha get hget hgetall hincrby hset hsetnx pexpire script|load set time zadd zcard zrem
         zremrangebyscore zscore""",
-        "{puna-keys}:* {puna-quota:*",
+        "~{puna-keys}:* ~{puna-quota:*",
     ),
-    Role.SCHEDULER: ("del evalsha get hdel hget hgetall hset info|server pexpire script|load set time", "{sched}:*"),
+    Role.SCHEDULER: ("del evalsha get hdel hget hgetall hset info|server pexpire script|load set time", "~{sched}:*"),
 }
 _CONNECTION = "client|setinfo hello ping select"
+# What servers and sentinels of a set ask of each other.
+SERVERS = "redis"
+_SET = """client|kill client|setname config|rewrite exec info multi ping psync publish replconf role script|kill slaveof
+    subscribe"""
 # Health checks have no password.
 _EVERYONE = "user default on nopass resetkeys resetchannels -@all +ping"
 # Digests of random passwords are no secret: Redis may run as another user.
@@ -40,8 +45,10 @@ def write_users(directory: Path) -> Path:
     """
     users = directory / USERS
     try:
-        lines = [_EVERYONE, *(_user(role, _password(directory / role / PASSWORD)) for role in RULES)]
         users.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        rules = [(str(role), f"{commands} {_CONNECTION}", keys) for role, (commands, keys) in RULES.items()]
+        rules.append((SERVERS, _SET, "allchannels"))
+        lines = [_EVERYONE, *(_user(*rule, _password(directory / rule[0] / PASSWORD)) for rule in rules)]
         replace_file(users, "".join(f"{line}\n" for line in lines).encode(), mode=_USERS_MODE)
     except OSError as error:
         raise StartupError(f"{error.filename or users}: {error.strerror}") from error
@@ -55,8 +62,6 @@ def _password(path: Path) -> bytes:
     return read_trusted(path, secret=True)
 
 
-def _user(role: Role, password: bytes) -> str:
-    commands, keys = RULES[role]
-    allowed = " ".join(f"+{command}" for command in f"{commands} {_CONNECTION}".split())
-    patterns = " ".join(f"~{pattern}" for pattern in keys.split())
-    return f"user {role} on #{hashlib.sha256(password).hexdigest()} resetkeys resetchannels {patterns} -@all {allowed}"
+def _user(name: str, commands: str, reach: str, password: bytes) -> str:
+    allowed = " ".join(f"+{command}" for command in commands.split())
+    return f"user {name} on #{hashlib.sha256(password).hexdigest()} resetkeys resetchannels {reach} -@all {allowed}"

@@ -19,6 +19,13 @@ from tests.waiting import Stopwatch, next_look
 _START_S_MAX = 30.0
 
 
+def write_test_users(directory: Path) -> None:
+    """Write the rules of a deployment, but for the default user, who may do everything here."""
+    users = write_users(directory)
+    shipped = users.read_text().splitlines()[1:]
+    users.write_text("\n".join(["user default on nopass ~* &* +@all", *shipped, ""]))
+
+
 class RedisServer:
     """Keeps nothing on disk: started again, it is empty. It has the users of a deployment, and a default one that may
     do everything."""
@@ -28,9 +35,7 @@ class RedisServer:
         self._directory = directory
         self._process: asyncio.subprocess.Process | None = None
         self.url = f"unix://{self._socket}"
-        users = write_users(directory)
-        shipped = users.read_text().splitlines()[1:]
-        users.write_text("\n".join(["user default on nopass ~* &* +@all", *shipped, ""]))
+        write_test_users(directory)
 
     def url_of(self, role: Role) -> str:
         """The same as the user of a role."""

@@ -16,10 +16,13 @@ from cli.cluster.plan import embedded_redis_server
 from common.clock import SystemClock
 from common.errors import StartupError
 from common.redis_client import open_redis
+from common.redis_users import PASSWORD, SERVERS, USERS
+from common.trust.roles import Role
 from scheduler.core.state.effects import SaveConstraints
 from scheduler.core.values.constraints import Constraints
 from scheduler.redis_store import RedisStore, StoreUnavailableError
 from tests.ports import free_port
+from tests.redis_server import write_test_users
 from tests.waiting import Stopwatch, next_look
 
 SET = "puna"
@@ -35,14 +38,20 @@ class Watched:
         self._directory = directory
         self.servers = [free_port() for _ in range(3)]
         self.sentinels = [free_port() for _ in range(3)]
+        self._of_the_set: tuple[str, ...] = ()
         self._processes: dict[int, asyncio.subprocess.Process] = {}
 
     @property
     def url(self) -> str:
-        return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in self.sentinels)}/{SET}/0"
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self.sentinels)
+        file = self._directory / Role.SCHEDULER / PASSWORD
+        return f"redis+sentinel://{Role.SCHEDULER}@{hosts}/{SET}/0?password_file={file}"
 
     async def start(self) -> None:
         primary = self.servers[0]
+        write_test_users(self._directory)
+        password = (self._directory / SERVERS / PASSWORD).read_text()
+        self._of_the_set = ("--masteruser", SERVERS, "--masterauth", password)
         await self._start(primary)
         for port in self.servers[1:]:
             await self._start(port, "--replicaof", "127.0.0.1", str(primary))
@@ -52,6 +61,7 @@ class Watched:
             settings = home / "sentinel.conf"
             settings.write_text(
                 f"port {port}\ndir {home}\nsentinel monitor {SET} 127.0.0.1 {primary} 2\n"
+                f"sentinel auth-user {SET} {SERVERS}\nsentinel auth-pass {SET} {password}\n"
                 f"sentinel down-after-milliseconds {SET} 2000\nsentinel failover-timeout {SET} 6000\n"
             )
             await self._run(port, str(settings), "--sentinel")
@@ -77,7 +87,9 @@ class Watched:
         home = self._directory / str(port)
         home.mkdir()
         await self._run(
-            port, "--port", str(port), "--dir", str(home), "--save", "", "--repl-diskless-sync-delay", "0", *arguments
+            port,
+            *("--port", str(port), "--dir", str(home), "--save", "", "--repl-diskless-sync-delay", "0"),
+            *("--aclfile", str(self._directory / USERS), *self._of_the_set, *arguments),
         )
 
     async def _run(self, port: int, *arguments: str) -> None:

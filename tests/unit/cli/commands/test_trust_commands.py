@@ -39,8 +39,8 @@ def test_users_of_redis_have_passwords_beside_their_certificates(directory: Path
     written = call_puna("trust", "redis", "--dir", str(directory))
     assert written.stdout.splitlines() == [f"{directory}/redis/users.acl"]
     users = [line.split()[1] for line in (directory / "redis" / "users.acl").read_text().splitlines()]
-    assert users == ["default", "gateway", "scheduler"]
-    assert {path.parent.name for path in directory.glob("*/redis-password")} == {"gateway", "scheduler"}
+    assert users == ["default", "gateway", "scheduler", "redis"]
+    assert {path.parent.name for path in directory.glob("*/redis-password")} == {"gateway", "scheduler", "redis"}
 
 
 @pytest.mark.parametrize(
