@@ -2,7 +2,7 @@
 # The image's entry: the first argument is the role, the rest goes to it. exec, so that signals reach the role itself.
 set -eu
 
-roles="gateway, scheduler, discovery, host, redis-server"
+roles="gateway, scheduler, discovery, host, redis-server, trust"
 if [ $# -eq 0 ]; then
     echo "puna: which role? One of: $roles" >&2
     exit 64
@@ -12,6 +12,12 @@ shift
 case $role in
     gateway | scheduler | discovery) exec python -m "$role" "$@" ;;
     host) exec python -m runner host "$@" ;;
+    trust) # the cluster's authority: certificates of the roles that are named, and users of Redis, in /trust
+        [ -d /trust/ca ] || puna trust init --dir /trust
+        puna trust redis --dir /trust
+        puna trust issue --dir /trust "$@"
+        exec puna trust renew --watch --dir /trust
+        ;;
     redis-server) exec redis-server "$@" ;;
     *)
         echo "puna: unknown role \"$role\". One of: $roles" >&2

@@ -1,5 +1,7 @@
 """`puna trust`."""
 
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -64,6 +66,7 @@ def renew(
 ) -> None:
     """Renew the certificates that are past half of their life. Processes take new ones without a restart."""
     authority = authority_in(directory)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     while True:
         for name in authority.renew():
             print(f"renewed {name}", flush=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from common.paths import replace_file
+from common.paths import PRIVATE_MODE, replace_file
 from common.startup_error import StartupError
 from common.trust.certificates import (
     LIFE_S,
@@ -25,11 +25,13 @@ from common.trust.certificates import (
     read_facts,
 )
 from common.trust.identity import AUTHORITIES, CERTIFICATE, KEY, read_trusted
-from common.trust.roles import RoleName, parse_role
+from common.trust.roles import Role, RoleName, parse_role
 
 _OWN = "ca"
 _AUTHORITY_KEY = "ca.key"
 _PRIVATE_DIRECTORY = 0o700
+# Prometheus runs as another user, of the group of this one.
+_SCRAPER_MODE = 0o640
 # After a rotation certificates of the authority before it are good until they are renewed.
 _ACCEPTED_MAX = 2
 
@@ -165,9 +167,10 @@ def write_private(directory: Path, files: dict[str, bytes]) -> None:
     Raises:
         StartupError: they cannot be written.
     """
+    mode = _SCRAPER_MODE if directory.name == Role.METRICS else PRIVATE_MODE
     try:
         directory.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         for name, content in files.items():
-            replace_file(directory / name, content)
+            replace_file(directory / name, content, mode=mode)
     except OSError as error:
         raise StartupError(f"{error.filename or directory}: {error.strerror}") from error

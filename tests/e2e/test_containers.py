@@ -213,12 +213,12 @@ def test_a_service_runs_without_rights_and_within_limits(cluster: ComposeCluster
     described = cluster.inspect(service)
     first = described["State"]["Pid"]
     children = cluster.in_engine("cat", f"/proc/{first}/task/{first}/children").split()
-    user = str(PROMETHEUS_USER if service == "prometheus" else PUNA_USER)
+    user, group = str(PROMETHEUS_USER if service == "prometheus" else PUNA_USER), str(PUNA_USER)
     assert children
     for process in (str(first), *children):
         status = cluster.in_engine("cat", f"/proc/{process}/status").splitlines()
         fields = {name: value.split() for name, _, value in (line.partition(":") for line in status)}
-        assert set(fields["Uid"]) == set(fields["Gid"]) == {user}
+        assert (set(fields["Uid"]), set(fields["Gid"])) == ({user}, {group})
         assert {fields[name][0] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
         assert fields["NoNewPrivs"] == ["1"]
         assert fields["Seccomp"] == ["2"]
@@ -236,6 +236,46 @@ def test_even_root_of_a_container_cannot_write_to_its_image(cluster: ComposeClus
     container = cluster.inspect(service)["Id"]
     with pytest.raises(RuntimeError, match="Read-only file system"):
         cluster.engine.docker("exec", "--user", "0", container, "touch", "/usr/bin/intruder")
+
+
+CONNECT = "import socket, sys; s = socket.create_connection((sys.argv[1], 6379), 5); s.sendall(sys.argv[2].encode())"
+
+
+def test_redis_answers_schedulers_but_not_hosts_and_nobody_without_a_password(cluster: ComposeCluster) -> None:
+    (network,) = cluster.inspect("redis")["NetworkSettings"]["Networks"].values()
+    program = f"{CONNECT}; print(s.recv(99).decode())"
+
+    def say(service: str, command: str) -> str:
+        words = ("python", "-c", program, network["IPAddress"], command)
+        return cluster.engine.docker("exec", cluster.inspect(service)["Id"], *words)
+
+    assert say("scheduler", "PING\r\n").startswith("+PONG")
+    assert say("scheduler", "FLUSHALL\r\n").startswith("-NOPERM")
+    for service in HOSTS:
+        with pytest.raises(RuntimeError, match=r"TimeoutError|No route to host|Network is unreachable"):
+            say(service, "PING\r\n")
+
+
+def test_a_service_reads_no_files_of_another_role_and_the_authority_stays_with_its_service(
+    cluster: ComposeCluster,
+) -> None:
+    for service in (*ROLES, "prometheus"):
+        container = cluster.inspect(service)
+        named = [mount["Name"] for mount in container["Mounts"] if "trust" in mount.get("Name", "")]
+        assert len(named) == 1, service
+        find = ("find", "/etc/puna", "-name", "*.key")
+        keys = cluster.engine.docker("exec", container["Id"], *find).split()
+        assert keys == ([] if service == "redis" else ["/etc/puna/trust/tls.key"])
+
+
+def test_a_metrics_page_is_closed_to_other_roles(cluster: ComposeCluster) -> None:
+    program = (
+        "import ssl, urllib.request; c = ssl.create_default_context(cafile='/etc/puna/trust/ca.crt');"
+        "c.load_cert_chain('/etc/puna/trust/tls.crt', '/etc/puna/trust/tls.key'); c.check_hostname = False;"
+        "urllib.request.urlopen('https://discovery:9100/metrics', context=c)"
+    )
+    with pytest.raises(RuntimeError, match="403"):
+        cluster.engine.docker("exec", cluster.inspect("host")["Id"], "python", "-c", program)
 
 
 def test_an_unknown_role_is_refused_by_name(engine: Engine, image: Path) -> None:
@@ -363,7 +403,14 @@ def test_a_host_of_another_machine_joins_and_serves(cluster: ComposeCluster) -> 
         "NODE_NAME": "far",
         "NODE_ADDRESS": FAR,
         "DISCOVERY_ADDRESS": f"{HERE}:7601",
+        "TRUST_DIRECTORY": str(cluster.source / "far"),
     }
+    authority = cluster.inspect("trust")["Id"]
+    cluster.engine.docker("exec", authority, "puna", "trust", "issue", "node/far", "--dir", "/trust")
+    certificate = cluster.source / "far"
+    cluster.engine.docker("cp", f"{authority}:/trust/node/far", str(certificate))
+    for path in (certificate, *certificate.iterdir()):
+        os.chown(path, PUNA_USER, PUNA_USER)
     try:
         cluster.compose("up", "--detach", "--no-build", settings=far)
         cluster.wait_until_healthy("host", project="puna-far")

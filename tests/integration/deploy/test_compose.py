@@ -10,12 +10,15 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
 
 from common.network import split_host_port
+from common.redis_users import PASSWORD, USERS
 from common.settings import KNOWN_NAMES
+from common.trust.roles import Role, RoleName
 from discovery.settings import DiscoverySettings
 from gateway.http.endpoint.service import Service as GatewayService
 from gateway.http.routes import make_routes
@@ -53,6 +56,7 @@ PUBLISHED = {
 }
 # Made by the operator, or by compose itself.
 OPERATORS_OWN = {"./keys", "./tls", "./trust"}
+TRUST = "/etc/puna/trust"
 READ_BY_COMPOSE = {"COMPOSE_PROFILES", "COMPOSE_FILE"}
 
 every_file = pytest.mark.parametrize("file", FILES)
@@ -95,7 +99,7 @@ def text_of(path: str) -> str:
 def test_there_is_a_profile_for_each_kind_of_cluster() -> None:
     profiles = {name: tuple(service.get("profiles", ())) for name, service in services(MAIN).items()}
     assert profiles == {
-        **dict.fromkeys(("redis", "discovery", "scheduler", "gateway"), ()),
+        **dict.fromkeys(("trust", "redis", "discovery", "scheduler", "gateway"), ()),
         "host": ("cpu",),
         "host-2": ("second-host",),
         "host-nvidia": ("nvidia",),
@@ -135,7 +139,7 @@ def test_the_image_sets_known_names_and_has_every_role() -> None:
     roles = set(next(iter(re.findall(r'^roles="(.*)"$', entry, re.MULTILINE))).split(", "))
     used = {service["command"][0] for _, _, service in each() if role_of(service)}
     assert used == set(SETTINGS)
-    assert used | {"redis-server"} == roles
+    assert used | {"redis-server", "trust"} == roles
     copied = re.findall(r"^COPY (?:--chown=\S+ )?(?!--from)([^\n]+) \S+$", dockerfile, re.MULTILINE)
     for source in itertools.chain.from_iterable(line.split() for line in copied):
         assert "[" in source or (ROOT / source).exists(), source
@@ -215,7 +219,7 @@ def test_services_have_no_rights_and_have_limits(file: str) -> None:
         assert service["restart"] == "unless-stopped"
         assert service["logging"]["options"]["max-size"]
         assert not any("docker.sock" in str(volume) for volume in service.get("volumes", ()))
-        assert service.get("network_mode") == ("host" if file == HOST else None)
+        assert service.get("network_mode") == ("host" if file == HOST else "none" if name == "trust" else None)
 
 
 def test_images_of_others_have_a_version_and_starts_wait_for_health() -> None:
@@ -226,8 +230,8 @@ def test_images_of_others_have_a_version_and_starts_wait_for_health() -> None:
         for needed, how in service.get("depends_on", {}).items():
             assert how == {"condition": "service_healthy"}
             assert "healthcheck" in services(MAIN)[needed]
-        if role_of(service) not in (None, "discovery") and name in services(MAIN):
-            assert service.get("depends_on") or service.get("network_mode") == "host", name
+        if name in services(MAIN) and service.get("network_mode") != "host":
+            assert service.get("depends_on") or name == "trust", name
 
 
 def test_gpus_are_reserved_and_the_image_is_built_for_them() -> None:
@@ -266,15 +270,67 @@ def test_files_that_are_mounted_are_there(file: str) -> None:
 
 
 def test_each_service_has_the_certificate_of_its_role_and_no_other() -> None:
-    trusted = document(f"{FOLDER}/trust.yml")["services"]
-    mounted = {name: one["volumes"][0].removeprefix("./trust/").split(":")[0] for name, one in trusted.items()}
-    hosts = {name: one["environment"]["PUNA_NODE_ID"] for name, one in services(MAIN).items() if "host" in name}
-    assert mounted == {role: role for role in ("discovery", "scheduler", "gateway")} | {
-        name: f"node/{node_id}" for name, node_id in hosts.items()
+    main = services(MAIN)
+    issued = main["trust"]["command"][1:]
+    written = {volume.split(":")[0]: volume.split(":")[1] for volume in main["trust"]["volumes"]}
+    assert {f"/trust/{role}" for role in (*issued, "redis")} | {"/trust"} == set(written.values())
+    assert main["trust"]["healthcheck"]["test"][-1] == f"/trust/{issued[-1]}/tls.crt"
+    for name, service in main.items():
+        mounts = [volume.split(":") for volume in service.get("volumes", ()) if volume.split(":")[0] in written]
+        if name in ("trust", "grafana"):
+            continue
+        ((volume, target, mode),) = mounts
+        role = written[volume].removeprefix("/trust/")
+        node = service.get("environment", {}).get("PUNA_NODE_ID")
+        assert role == (f"node/{node}" if node else {"prometheus": "metrics"}.get(name, name))
+        assert (target, mode) == ("/etc/puna/redis" if name == "redis" else TRUST, "ro")
+        if role_of(service) is not None:
+            assert service["environment"]["PUNA_TRUST"] == TRUST
+
+
+def test_the_image_has_the_directories_of_the_authority_so_that_volumes_have_their_owner() -> None:
+    made = text_of("deploy/Dockerfile").partition("install -d")[2]
+    for volume in services(MAIN)["trust"]["volumes"]:
+        assert re.search(rf"\s/?{volume.partition(':/')[2]}\s", made), volume
+
+
+def test_no_shipped_file_consents_to_plaintext_and_one_to_a_gateway_without_keys() -> None:
+    consents: dict[str, set[str]] = {}
+    for file, _, service in each():
+        for name in ("PUNA_PLAINTEXT", "PUNA_OPEN_GATEWAY", "PUNA_INSECURE"):
+            if name in service.get("environment", {}):
+                consents.setdefault(file, set()).add(f"{name}={service['environment'][name]}")
+    gateway = "PUNA_OPEN_GATEWAY="
+    assert consents.pop(f"{FOLDER}/keys.yml") == {f"{gateway}0"}
+    assert consents.pop(f"{FOLDER}/open.yml") == {f"{gateway}1"}
+    assert all(value == {f"{gateway}127.0.0.1"} for value in consents.values())
+    assert f"{gateway.rstrip('=')}: ${{PUBLISH_ADDRESS:-127.0.0.1}}" in text_of(MAIN)
+
+
+def test_hosts_have_no_network_in_common_with_redis() -> None:
+    main = services(MAIN)
+    members: dict[str, set[str]] = {}
+    for name, service in main.items():
+        for network in service.get("networks", ()):
+            members.setdefault(network, set()).add(name)
+    hosts = {name for name in main if name.startswith("host")}
+    assert members == {
+        "edge": {"gateway"},
+        "control": {"gateway", "scheduler", "discovery", "redis"},
+        "nodes": {"gateway", "scheduler", "discovery", *hosts},
+        "monitoring": {"gateway", "scheduler", "discovery", "prometheus", "grafana", *hosts},
     }
-    for name, one in trusted.items():
-        assert one["environment"]["PUNA_TRUST"] == one["volumes"][0].split(":")[1]
-        assert ("PUNA_PLAINTEXT" in one["environment"]) == (name != "gateway")  # it may have no keys
+    assert set(document(MAIN)["networks"]) == set(members)
+    assert document(MAIN)["networks"]["control"] == {"internal": True}
+
+
+@pytest.mark.parametrize("role", ["gateway", "scheduler"])
+def test_redis_is_used_as_the_user_of_the_role(role: str) -> None:
+    service = services(f"{FOLDER}/keys.yml" if role == "gateway" else MAIN)[role]
+    url = urlsplit(service["environment"]["PUNA_REDIS_URL"])
+    assert (url.username, url.hostname, url.port) == (role, "redis", 6379)
+    assert parse_qs(url.query) == {"password_file": [f"{TRUST}/{PASSWORD}"]}
+    assert f"/etc/puna/{USERS}" in services(MAIN)["redis"]["command"]
 
 
 def test_prometheus_asks_services_that_are_there_on_the_ports_that_they_open() -> None:
@@ -284,8 +340,10 @@ def test_prometheus_asks_services_that_are_there_on_the_ports_that_they_open() -
         for job in yaml.safe_load((ROOT / "deploy" / "prometheus" / config).read_text(encoding="utf-8"))[
             "scrape_configs"
         ]:
+            assert (job["scheme"], job["tls_config"]["cert_file"]) == ("https", f"{TRUST}/tls.crt")
             for discovery in job.get("dns_sd_configs", ()):
                 for name in discovery["names"]:
+                    assert job["tls_config"]["server_name"] in RoleName(Role(name)).host_names
                     assert discovery["port"] == split_host_port(all_services[name]["environment"][METRICS])[1]
             for discovery in job.get("http_sd_configs", ()):
                 found = re.fullmatch(r"(\w+)://([\w-]+):(\d+)(/.*)", discovery["url"])

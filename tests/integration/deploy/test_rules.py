@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.trust import Cluster
+
 ROOT = Path(__file__).resolve().parents[3]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 RULES = ("recording.yml", "alerts.yml")
 CONFIGS = ("prometheus.yml", "tls.yml", "local.yml", "kubernetes.yml")
 # Debian builds Prometheus without it; what stands around it is checked all the same.
 KUBERNETES = "kubernetes_sd_configs"
+TRUST = "/etc/puna/trust"
 TESTS = tuple(sorted((PROMETHEUS / "tests").glob("*.yml")))
 
 needs_promtool = pytest.mark.skipif(
@@ -41,10 +44,13 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def check_without_kubernetes(name: str) -> subprocess.CompletedProcess[str]:
-    config = yaml.safe_load((PROMETHEUS / name).read_text(encoding="utf-8"))
-    discoveries = [job.pop(KUBERNETES) for job in config["scrape_configs"] if KUBERNETES in job]
-    assert [one["role"] for discovery in discoveries for one in discovery] == ["pod"]
+def check(name: str, certificate: Path, *, kubernetes: bool = True) -> subprocess.CompletedProcess[str]:
+    """As the scraper of a cluster would, whose certificate lies elsewhere here."""
+    text = (PROMETHEUS / name).read_text(encoding="utf-8").replace(TRUST, str(certificate))
+    config = yaml.safe_load(text)
+    if not kubernetes:
+        discoveries = [job.pop(KUBERNETES) for job in config["scrape_configs"] if KUBERNETES in job]
+        assert {one["role"] for discovery in discoveries for one in discovery} == {"pod"}
     with tempfile.NamedTemporaryFile("w", dir=PROMETHEUS, suffix=".tmp", encoding="utf-8") as file:
         yaml.safe_dump(config, file)
         file.flush()
@@ -60,10 +66,11 @@ def test_rules_are_accepted(name: str) -> None:
 
 @needs_promtool
 @pytest.mark.parametrize("name", CONFIGS)
-def test_configurations_are_accepted_with_their_rules(name: str) -> None:
-    done = promtool("check", "config", name)
+def test_configurations_are_accepted_with_their_rules(name: str, tmp_path: Path) -> None:
+    certificate = Cluster(tmp_path).directory("metrics")
+    done = check(name, certificate)
     if f"field {KUBERNETES} not found" in done.stdout + done.stderr:
-        done = check_without_kubernetes(name)
+        done = check(name, certificate, kubernetes=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 rule files found" in done.stdout
 
