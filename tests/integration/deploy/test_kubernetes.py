@@ -4,12 +4,16 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from common.network import split_host_port
+from common.redis_users import PASSWORD, RULES
 from common.settings import KNOWN_NAMES
+from common.trust.roles import Role, RoleName
 from discovery.settings import DiscoverySettings
 from gateway.http.endpoint.service import Service
 from gateway.http.routes import make_routes
@@ -34,7 +38,12 @@ LISTENERS = {
     "PUNA_TUNNEL_LISTEN": "tunnel",
     "PUNA_METRICS_LISTEN": "metrics",
 }
-CUSTOM = {"ServiceMonitor", "ScrapeConfig"}  # their schemas come with the operator that knows them
+CUSTOM = {
+    "ServiceMonitor",
+    "ScrapeConfig",
+    "Certificate",
+    "ClusterIssuer",
+}  # schemas come with their operators
 
 every_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
 
@@ -122,8 +131,11 @@ def test_probes_ask_what_is_there(overlay: str) -> None:
                 if "httpGet" in probe:
                     assert probe["httpGet"]["path"] in paths
                     assert probe["httpGet"]["port"] in names
-                elif "grpc" in probe:
-                    assert probe["grpc"]["port"] in numbers
+                elif "exec" in probe:
+                    # With the certificate of the pod, which the kubelet has not.
+                    assert probe["exec"]["command"][:3] == ["python", "-m", "common.healthcheck"]
+                    assert split_host_port(probe["exec"]["command"][3])[1] in numbers
+                    assert probe["timeoutSeconds"] >= 10
                 else:
                     assert probe["tcpSocket"]["port"] in names
 
@@ -213,6 +225,78 @@ def test_what_others_are_told_to_dial_is_a_service_with_that_port(overlay: str) 
     for name in ("PUNA_DISCOVERY_ADDRESS", "PUNA_SCHEDULER_ADDRESS"):
         host, port = split_host_port(settings["data"][name])
         assert port in services[host]
+
+
+@every_overlay
+def test_each_role_has_its_certificate_where_it_looks(overlay: str) -> None:
+    objects = _objects(overlay)
+    for owner, pod in pods(objects):
+        role = pod["metadata"]["labels"]["app.kubernetes.io/component"]
+        if role not in SETTINGS:
+            continue
+        container = next(one for one in pod["spec"]["containers"] if one["name"] == role)
+        where = settings_of(container, objects)["PUNA_TRUST"]
+        mount = next(one for one in container["volumeMounts"] if one["mountPath"] == where)
+        volume = next(one for one in pod["spec"]["volumes"] if one["name"] == mount["name"])
+        assert mount["readOnly"] is True
+        if role == "host":
+            assert volume["hostPath"] == {"path": "/var/lib/puna/trust", "type": "Directory"}
+        else:
+            assert volume["secret"] == {"secretName": f"puna-trust-{role}", "defaultMode": 0o440}, owner
+
+
+@every_overlay
+def test_nothing_consents_to_plaintext_or_to_a_gateway_without_keys(overlay: str) -> None:
+    objects = _objects(overlay)
+    for _, pod in pods(objects):
+        for container in pod["spec"]["containers"]:
+            assert not {"PUNA_PLAINTEXT", "PUNA_OPEN_GATEWAY", "PUNA_INSECURE"} & settings_of(container, objects).keys()
+
+
+@every_overlay
+def test_redis_has_a_user_for_each_role_and_hosts_have_none(overlay: str) -> None:
+    objects = _objects(overlay)
+    users = {}
+    for _, pod in pods(objects):
+        role = pod["metadata"]["labels"]["app.kubernetes.io/component"]
+        secrets = {
+            mount["mountPath"]: volume["secret"]["secretName"]
+            for container in pod["spec"]["containers"]
+            for mount in container["volumeMounts"]
+            for volume in pod["spec"]["volumes"]
+            if volume["name"] == mount["name"] and "secret" in volume and "redis" in volume["secret"]["secretName"]
+        }
+        if secrets:
+            users[role] = secrets
+        url = next((settings_of(one, objects).get("PUNA_REDIS_URL") for one in pod["spec"]["containers"]), None)
+        assert (url is not None) == (role in RULES)
+        if url is not None:
+            assert urlsplit(url).netloc.partition("@")[0] == role
+            assert urlsplit(url).query == f"password_file=/etc/puna/redis/{PASSWORD}"
+    folder = "/etc/puna/redis"
+    assert users["redis"][folder] == "puna-redis-users"
+    assert {role: secrets for role, secrets in users.items() if role != "redis"} == {
+        role: {folder: f"puna-redis-{role}"} for role in RULES
+    }
+
+
+def test_cert_manager_issues_names_that_the_code_compares() -> None:
+    component = MANIFESTS / "components" / "cert-manager"
+    texts = [path.read_text() for path in (component / "certificates.yaml", component / "host.yaml")]
+    for certificate in yaml.safe_load_all(texts[0]):
+        role = RoleName(Role(certificate["metadata"]["name"].removeprefix("puna-trust-")))
+        assert certificate["spec"]["uris"] == [role.uri]
+        assert tuple(certificate["spec"]["dnsNames"]) == role.host_names
+        assert certificate["spec"]["secretName"] == f"puna-trust-{role}"
+    burst = (MANIFESTS / "components" / "autoscaling" / "host-burst.yaml").read_text()
+    for text in (texts[1], burst):
+        (volume,) = [
+            one for one in yaml.safe_load(text)["spec"]["template"]["spec"]["volumes"] if one["name"] == "trust"
+        ]
+        asked = {name.partition("/")[2]: value for name, value in volume["csi"]["volumeAttributes"].items()}
+        node = RoleName(Role.NODE, "pod-1")
+        assert asked["uri-sans"].replace("${POD_NAME}", "pod-1") == node.uri
+        assert tuple(asked["dns-names"].replace("${POD_NAME}", "pod-1").split(",")) == node.host_names
 
 
 def test_the_gateway_asks_for_keys_and_its_secret_is_mounted_where_it_looks() -> None:

@@ -2,6 +2,7 @@
 # Starts a Redis (`redis`) or a sentinel (`sentinel`) of the set redis-0, redis-1, redis-2. Who is primary is what the sentinels
 # say; before there is one, it is redis-0.
 set -eu
+users=/etc/puna/redis
 peers="redis-0.redis.puna.svc redis-1.redis.puna.svc redis-2.redis.puna.svc"
 me="$(hostname).redis.puna.svc"
 
@@ -25,7 +26,12 @@ case $1 in
             --protected-mode no --replica-announce-ip "$me" --min-replicas-to-write 1 --min-replicas-max-lag 5
         at=$(primary)
         [ "$at" = "$me" ] || set -- "$@" --replicaof "$at" 6379
-        exec "$@"
+        # From standard input, so that the password is in no command line.
+        exec "$@" - <<CONF
+aclfile $users/users.acl
+masteruser redis
+masterauth $(cat $users/redis-password)
+CONF
         ;;
     sentinel)
         # A sentinel writes what it learns into its file.
@@ -37,6 +43,8 @@ sentinel resolve-hostnames yes
 sentinel announce-hostnames yes
 sentinel announce-ip $me
 sentinel monitor puna $(primary) 6379 2
+sentinel auth-user puna redis
+sentinel auth-pass puna $(cat $users/redis-password)
 sentinel down-after-milliseconds puna 3000
 sentinel failover-timeout puna 10000
 sentinel parallel-syncs puna 1
