@@ -17,7 +17,7 @@ PYTEST := $(BIN)/pytest
 SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops bench bench-engine bench-placement bench-gateway placement-grid behaviours conformance clients fuzz deps-system clean
+.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops bench bench-engine bench-placement bench-gateway placement-grid behaviours conformance clients fuzz audit deps-system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -100,6 +100,15 @@ conformance: setup ## official clients against real clusters; writes docs/compat
 
 clients: setup ## real clients without a network (CLIENTS="llm codex"); writes its part of docs/compatibility.md (30 minutes)
 	$(BIN)/python -m tools.clients $(CLIENTS)
+
+# A report is written if, and only if, the advisories could be asked.
+audit: ## known vulnerabilities of the locked packages (needs a network; skipped without)
+	@mkdir -p build && rm -f build/audit.json && $(PYTHON) -m venv build/audit
+	@build/audit/bin/pip install --quiet pip-audit==2.10.1 || { echo "skipped: pip-audit cannot be downloaded"; exit 0; }; \
+	build/audit/bin/pip-audit --vulnerability-service osv --disable-pip --require-hashes --progress-spinner off \
+	  --requirement requirements.lock --format json --output build/audit.json 2> build/audit.log; status=$$?; \
+	[ -f build/audit.json ] || { tail -1 build/audit.log; echo "skipped: the advisories cannot be reached"; exit 0; }; \
+	cat build/audit.log build/audit.json; exit $$status
 
 behaviours: setup ## promised behaviours and their tests (PART=runner|placement|api)
 	$(BIN)/python -m tools.behaviours $(PART)

@@ -7,6 +7,7 @@ Skips where no engine can run, and says why; with REQUIRE_CONTAINERS=1 that is a
 matters: the last ones change the cluster.
 """
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -53,6 +54,7 @@ from tests.e2e.container_image import (
 from tests.e2e.docker_engine import Engine, EngineUnavailable, control_groups, running_engine
 from tests.e2e.engine_network import forwarded
 from tests.waiting import wait_until
+from tools.sbom import LOCKED
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1200)]
 
@@ -241,7 +243,7 @@ def test_even_root_of_a_container_cannot_write_to_its_image(cluster: ComposeClus
 CONNECT = "import socket, sys; s = socket.create_connection((sys.argv[1], 6379), 5); s.sendall(sys.argv[2].encode())"
 
 
-def test_redis_answers_schedulers_but_not_hosts_and_nobody_without_a_password(cluster: ComposeCluster) -> None:
+def test_redis_answers_schedulers_with_a_password_and_no_hosts(cluster: ComposeCluster) -> None:
     (network,) = cluster.inspect("redis")["NetworkSettings"]["Networks"].values()
     program = f"{CONNECT}; print(s.recv(99).decode())"
 
@@ -288,6 +290,14 @@ def test_an_unknown_role_is_refused_by_name(engine: Engine, image: Path) -> None
 def test_the_image_holds_no_compiler_and_no_package_installer(engine: Engine, image: Path) -> None:
     script = "for tool in cc gcc g++ cmake pip; do if command -v $tool; then exit 1; fi; done"
     assert engine.docker("run", "--rm", "--entrypoint", "sh", IMAGE, "-c", script) == ""
+
+
+def test_the_image_lists_its_packages_as_they_are_locked(engine: Engine, image: Path) -> None:
+    bill = json.loads(engine.docker("run", "--rm", "--entrypoint", "cat", IMAGE, "/opt/puna/sbom.cdx.json"))
+    listed = {(one["name"], one["version"]) for one in bill["components"]}
+    assert listed <= set(LOCKED.findall((image / "requirements.lock").read_text()))
+    assert {"llama-cpp-python", "grpcio", "cryptography", "redis"} <= {name for name, _ in listed}
+    assert bill["metadata"]["component"]["name"] == "puna"
 
 
 @pytest.mark.parametrize("service", ["redis", "discovery", "scheduler", "prometheus"])
