@@ -105,6 +105,10 @@ class RequestTooLarge(PunaError, reason="request_too_large"):
     """The body is over the size limit."""
 
 
+class HeadersTooLarge(PunaError, reason="headers_too_large"):
+    """The head of the request is over its limits."""
+
+
 class RateLimited(PunaError, reason="rate_limit_exceeded"):
     """The key's quota is used up."""
 
@@ -246,6 +250,7 @@ ERROR_TABLE: dict[str, ErrorRow] = dict(
         _row("method_not_allowed", _S.UNIMPLEMENTED, (405, _INVALID), (405, _INVALID), 405),
         _row("unsupported_media_type", _S.UNIMPLEMENTED, (415, _INVALID), (415, _INVALID), 415),
         _row("request_too_large", _S.RESOURCE_EXHAUSTED, (413, _INVALID), (413, "request_too_large"), 413),
+        _row("headers_too_large", _S.RESOURCE_EXHAUSTED, (431, _INVALID), (431, _INVALID), 431),
         _row("rate_limit_exceeded", _S.RESOURCE_EXHAUSTED, _LIMITED, _LIMITED, 429, Retry.LATER),
         _row("queue_full", _S.RESOURCE_EXHAUSTED, _LIMITED, _OVERLOADED, 503, Retry.LATER),
         _row("model_unavailable", _S.UNAVAILABLE, _AWAY, _OVERLOADED, 503, Retry.LATER),

@@ -29,8 +29,8 @@ from gateway.grpc.inference_servicer import SERVICE_NAME, InferenceServicer
 from gateway.http.endpoint.router import Router
 from gateway.http.endpoint.service import Service
 from gateway.http.routes import make_routes
-from gateway.http.server.connections import LimitedProtocol
-from gateway.http.server.edge import HEADER_BYTES_MAX, Edge
+from gateway.http.server.connections import HEADER_BYTES_MAX, LimitedProtocol
+from gateway.http.server.edge import Edge
 from gateway.keys.audit import AuditLog
 from gateway.keys.authorizer import Authorizer
 from gateway.keys.key_redis import KeyRedis

@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import http.client
 import json
 import re
 import socket
@@ -10,9 +11,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from gateway.core.dispatch.shedding import CONNECTIONS_OF_ADDRESS_MAX
 from tests.badinput.catalogue import DIALECTS, OLLAMA, OPENAI
 from tests.gateway_process import GatewayProcess, gateway_process
-from tests.waiting import Stopwatch
+from tests.waiting import Stopwatch, wait_until
 
 HEAD = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\n"
 GET = b"GET /api/version HTTP/1.1\r\n"
@@ -69,9 +71,6 @@ REFUSED = {
     + b"\r\nx\r\n0\r\n\r\n",
     "IN26 no host": GET + b"\r\n",
     "IN26 two hosts": GET + b"Host: localhost\r\nHost: evil\r\n\r\n",
-    "8.1 17 KiB of headers": GET + b"Host: localhost\r\nX: " + b"a" * 17 * 1024 + b"\r\n\r\n",
-    "8.1 65 headers": GET + b"Host: localhost\r\n" + b"".join(b"X-%d: a\r\n" % n for n in range(65)) + b"\r\n",
-    "8.1 6,400 headers": GET + b"Host: localhost\r\n" + b"".join(b"X-%d: a\r\n" % n for n in range(6400)) + b"\r\n",
     "8.1 4 KiB of URL": b"GET /" + b"a" * 4096 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "noise": bytes(range(256)) * 8 + b"\r\n\r\n",
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 500 + b"\r\n\r\n",
@@ -87,6 +86,49 @@ def test_what_could_mean_two_things_is_400_and_closed(gateway: GatewayProcess, r
     # What cannot be read has no route, and so no dialect.
     assert b"Invalid HTTP request received." in text or json.loads(text)["error"], answer[:300]
     assert httpx.get(gateway.url + "/healthz", timeout=60).status_code == 200
+
+
+TOO_LARGE = {
+    "8.1 17 KiB of headers": b"X: " + b"a" * 17 * 1024 + b"\r\n",
+    "8.1 200 KB of headers": b"X: " + b"a" * 200_000 + b"\r\n",
+    "8.1 5 MB of headers": b"X: " + b"a" * 5_000_000 + b"\r\n",
+    "8.1 65 headers": b"".join(b"X-%d: a\r\n" % n for n in range(65)),
+    "8.1 6,400 headers": b"".join(b"X-%d: a\r\n" % n for n in range(6400)),
+}
+
+
+@pytest.mark.parametrize("headers", TOO_LARGE.values(), ids=TOO_LARGE.keys())
+def test_headers_beyond_their_limits_are_431_and_closed(gateway: GatewayProcess, headers: bytes) -> None:
+    status, answer = answer_to(gateway, GET + b"Host: localhost\r\n" + headers + b"\r\n")
+    assert status == 431, answer[:300]
+    assert b"exceed" in answer.partition(b"\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize("stream", [b"false", b"true"])
+def test_a_client_that_ends_its_sending_gets_its_whole_answer(gateway: GatewayProcess, stream: bytes) -> None:
+    body = BODY.replace(b"false", stream)
+    with connect(gateway) as peer:
+        peer.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        peer.shutdown(socket.SHUT_WR)
+        answer = everything(peer)
+    assert answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+    assert b'"done":true' in answer
+
+
+def test_a_connection_beyond_those_of_an_address_is_503_and_the_next_one_is_taken(gateway: GatewayProcess) -> None:
+    def status_of_large_post() -> int:
+        client = http.client.HTTPConnection(gateway.host, gateway.port, timeout=ANSWER_S_MAX)
+        with contextlib.closing(client):
+            client.request("POST", "/api/chat", bytes(5_000_000))  # raises an error if it is reset while it sends
+            return client.getresponse().status
+
+    with contextlib.ExitStack() as stack:
+        taken = [stack.enter_context(connect(gateway)) for _ in range(CONNECTIONS_OF_ADDRESS_MAX)]
+        for peer in taken:
+            peer.sendall(GET)  # it is a connection of the gateway by now, not of the kernel's queue alone
+        assert [status_of_large_post() for _ in range(5)] == [503] * 5
+        taken[0].close()
+        wait_until(lambda: status_of_large_post() == 400, deadline_s=20, what="one more is taken")
 
 
 def test_the_limits_themselves_are_let_through(gateway: GatewayProcess) -> None:

@@ -1,12 +1,13 @@
 """HTTP connections whose requests have to begin in time, counted.
 
 A client that drips its headers holds nothing for long; beyond the limits of `core.dispatch.shedding` a new connection
-gets an error and is closed.
+gets an error and is closed. A client that ends its sending behind a request (`shutdown(SHUT_WR)`) gets its response.
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -15,6 +16,9 @@ from gateway.core.dispatch.shedding import RETRY_AFTER_S, Connections
 from gateway.http.server.response_bytes import ResponseBytes
 from gateway.pressure.pressure import PRESSURE
 
+# Of all header lines together.
+HEADER_BYTES_MAX = 16 * 1024
+HEAD_TOO_LARGE = f"the URL or the headers of the request exceed {HEADER_BYTES_MAX} bytes"
 _REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n"
     b"retry-after: %d\r\n\r\n" % RETRY_AFTER_S
@@ -25,6 +29,17 @@ CONNECTIONS = Connections()
 # From the first byte of a request, or from the connection, to the end of its headers.
 HEAD_S_MAX = 10.0
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    b"content-length: %d\r\n\r\n%b" % (len(HEAD_TOO_LARGE), HEAD_TOO_LARGE.encode())
+)
+# How long a refused client may take to read that, and how many may at once; more are reset.
+LINGER_S = 1.0
+LINGERING_MAX = 256
+# A client that closed resets the connection when it receives something; one that still reads ignores this.
+_ARE_YOU_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_FIRST_LOOK_S, _LOOK_S_MAX = 0.002, 0.25
+_TCP_CLOSED = 7  # in include/net/tcp_states.h of Linux
 
 
 # Where an application finds its client in a request's scope.
@@ -56,7 +71,9 @@ class LimitedProtocol(H11Protocol):
 
     _head_timer: asyncio.TimerHandle | None = None
     _client: ClientConnection | None = None
-    _counted: str | None = None  # the address; None: refused
+    _counted: str | None = None  # the address
+    _is_refused = False
+    _lingering: ClassVar[int] = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -67,16 +84,15 @@ class LimitedProtocol(H11Protocol):
         peer = transport.get_extra_info("peername")
         address = str(peer[0]) if isinstance(peer, tuple) else ""
         super().connection_made(transport)
-        self._wait_for_head()
-        if CONNECTIONS.admit(address, PRESSURE):
-            self._counted = address
+        if not CONNECTIONS.admit(address, PRESSURE):
+            self._refuse(_REFUSAL)
             return
-        transport.write(_REFUSAL)
-        transport.close()
+        self._counted = address
+        self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
         """Note received bytes: a whole head, or a part of one; those of a refused client are ignored."""
-        if self._counted is None:
+        if self._is_refused:
             return
         super().data_received(data)
         is_answering = self.cycle is not None and not self.cycle.response_complete
@@ -87,8 +103,40 @@ class LimitedProtocol(H11Protocol):
         elif not self.conn.trailing_data[0]:
             self._stop_waiting()
 
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio asks for it; uvicorn always gives None
+        """Keep the connection of a client that may still read its response; ask the client if it does."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_started or cycle.more_body or self.conn.their_http_version == b"1.0":
+            return False
+        if not self.transport.can_write_eof():  # TLS has no half of a connection
+            return False
+        cycle.keep_alive = False
+        self.transport.write(_ARE_YOU_THERE)
+        self.loop.call_later(_FIRST_LOOK_S, self._look_for_client, cycle, _FIRST_LOOK_S)
+        return True
+
+    def _look_for_client(self, cycle: RequestResponseCycle, interval_s: float) -> None:
+        if cycle.response_complete or self.transport.is_closing():
+            return
+        info = self.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        if info[0] == _TCP_CLOSED:
+            self.transport.abort()
+            return
+        later_s = min(2 * interval_s, _LOOK_S_MAX)
+        self.loop.call_later(later_s, self._look_for_client, cycle, later_s)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a request that cannot be read."""
+        is_in_body = self.cycle is not None and not self.cycle.response_complete
+        if not is_in_body and len(self.conn.trailing_data[0]) > HEADER_BYTES_MAX:
+            self._refuse(_TOO_LARGE)
+        else:
+            super().send_400_response(msg)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Note that the client left."""
+        if self._is_refused:
+            LimitedProtocol._lingering -= 1
         if self._counted is not None:
             CONNECTIONS.leave(self._counted)
             self._counted = None
@@ -107,6 +155,19 @@ class LimitedProtocol(H11Protocol):
             if self._client is client:  # a request behind it on the same connection may have begun
                 self._client = None
 
+    def _refuse(self, response: bytes) -> None:
+        """Send a response, and read on for a while: the kernel resets a connection that is closed with unread bytes."""
+        self._is_refused = True
+        LimitedProtocol._lingering += 1
+        self._stop_waiting()
+        if LimitedProtocol._lingering > LINGERING_MAX:
+            self.transport.abort()
+            return
+        self.transport.write(response)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.close)
+
     def _wait_for_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_S_MAX, self._give_up)
 
@@ -118,5 +179,6 @@ class LimitedProtocol(H11Protocol):
     def _give_up(self) -> None:
         self._head_timer = None
         if self.conn.trailing_data[0]:
-            self.transport.write(_TOO_SLOW)
-        self.transport.close()
+            self._refuse(_TOO_SLOW)
+        else:
+            self.transport.close()

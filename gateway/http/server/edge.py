@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from common.errors import InternalError, InvalidRequest, MethodNotAllowed, PunaError, RequestCanceled
+from common.errors import HeadersTooLarge, InternalError, InvalidRequest, MethodNotAllowed, PunaError, RequestCanceled
 from common.ids import new_request_id
 from common.telemetry import tracing
 from common.telemetry.logs import get_logger
@@ -16,14 +16,13 @@ from gateway.core.request.answers import Dialect
 from gateway.http.endpoint.errors import error_answer
 from gateway.http.endpoint.exchange import Endpoint, Exchange
 from gateway.http.endpoint.router import Router, dialect_of
-from gateway.http.server.connections import CLIENT, ClientConnection
+from gateway.http.server.connections import CLIENT, HEADER_BYTES_MAX, ClientConnection
 from gateway.keys.authorizer import Authorizer
 
 log = get_logger()
 
 CLIENT_GONE_STATUS = "499"
 HEADERS_MAX = 64
-HEADER_BYTES_MAX = 16 * 1024
 URL_BYTES_MAX = 4 * 1024
 RESUME_HEADER = b"x-puna-resume"
 _CLIENT_ID_LENGTH_MAX = 128
@@ -153,11 +152,11 @@ def check_framing(exchange: Exchange) -> None:
     """Refuse what could mean two things to two parsers, and heads that are larger than any client's.
 
     Raises:
-        InvalidRequest: tell the client; the connection is closed after a request with a body.
+        InvalidRequest, HeadersTooLarge: tell the client; the connection is closed after a request with a body.
     """
     raw: list[tuple[bytes, bytes]] = exchange.scope["headers"]
     if len(raw) > HEADERS_MAX or sum(len(name) + len(value) for name, value in raw) > HEADER_BYTES_MAX:
-        raise InvalidRequest(f"request headers exceed {HEADERS_MAX} lines or {HEADER_BYTES_MAX} bytes")
+        raise HeadersTooLarge(f"request headers exceed {HEADERS_MAX} lines or {HEADER_BYTES_MAX} bytes")
     if len(exchange.scope["raw_path"]) + len(exchange.scope["query_string"]) > URL_BYTES_MAX:
         raise InvalidRequest(f"the URL exceeds {URL_BYTES_MAX} bytes")
     if "transfer-encoding" in exchange.headers and "content-length" in exchange.headers:
