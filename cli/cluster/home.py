@@ -121,6 +121,11 @@ def sockets(home: Home) -> Iterator[Path]:
                 yield path
 
 
+def set_aside_files(real: Path) -> list[Path]:
+    """Files that a host could not read and renamed."""
+    return sorted([*real.glob("*.corrupt-*"), *(real / "runners").glob("*.corrupt-*")])
+
+
 def _record(real: Path) -> Path:
     return real / "run" / "short_path"
 

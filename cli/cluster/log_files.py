@@ -22,16 +22,21 @@ def rotate_log(path: Path) -> None:
         path.replace(path.with_name(f"{path.name}.1"))
 
 
-def last_line(path: Path) -> str | None:
-    """Return the last line that is not blank, or None."""
+def last_lines(path: Path, *, count: int) -> list[str]:
+    """Return so many lines at most that are not blank, the last one last."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _TAIL_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
-        return None
-    return next((line.strip() for line in reversed(lines) if line.strip()), None)
+        return []
+    return [line.strip() for line in lines if line.strip()][-count:]
+
+
+def last_line(path: Path) -> str | None:
+    """Return the last line that is not blank, or None."""
+    return next(iter(last_lines(path, count=1)), None)
 
 
 def shorten_log(path: Path, *, bytes_max: int = LOG_BYTES_MAX) -> None:

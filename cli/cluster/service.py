@@ -85,7 +85,7 @@ class ServiceProcess:
             )
             if self._task.done():
                 why = (last_line(self.spec.log) or "it said nothing").removeprefix(f"puna {self.spec.name}: ")
-                raise ServiceDied(f"{self.spec.name} could not start: {why} (log: {self.spec.log})")
+                raise ServiceDied(f"{self.spec.name} could not start: {why} (log: {self.spec.log}); see `puna doctor`")
             if not ready.done():
                 raise ServiceDied(
                     f"{self.spec.name} was not ready within {self.spec.ready_within_s:.0f} s (log: {self.spec.log})"
@@ -126,8 +126,10 @@ class ServiceProcess:
             if self._stopping.is_set() or self.state is ServiceState.STARTING:
                 return
             self.restarts = after_death(self.restarts, uptime_s=time.monotonic() - started_s)
+            # A process that refuses to start says why in its last line.
+            why = f" ({last_line(self.spec.log) or 'it said nothing'})" if status > 0 else ""
             self._say(
-                f"{self.spec.name} {describe_exit(status)}; starting it again in {self.restarts.delay_s:g} s"
+                f"{self.spec.name} {describe_exit(status)}{why}; starting it again in {self.restarts.delay_s:g} s"
                 f" (log: {self.spec.log})"
             )
             self._enter(ServiceState.RESTARTING)

@@ -25,6 +25,7 @@ from cli.cluster.home import (
     real_home,
     remove_record,
     remove_short_path,
+    set_aside_files,
     sockets,
     with_short_path,
 )
@@ -128,6 +129,7 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
         if await _finished_before(stop, supervisor.start()):
             record = replace(record, ready=True)
             state.write()
+            _name_set_aside(home, warn)
             listed = has_demo and await _is_listed(addresses, stop)
             if not stop.is_set():
                 banner = ready_banner(models, addresses, demo=listed, join=_join_commands(request))
@@ -141,6 +143,11 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
         await supervisor.stop(hurry)
         loop.remove_signal_handler(signal.SIGCHLD)
         await end_descendants(hurry)
+
+
+def _name_set_aside(home: Home, warn: Callable[[str], None]) -> None:
+    for path in set_aside_files(home.real):
+        warn(f"{path} could not be read and was set aside")
 
 
 def _show_identity(request: UpRequest) -> None:

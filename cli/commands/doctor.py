@@ -19,6 +19,7 @@ from cli.doctor.machine import (
     inspect_engine,
     inspect_limits,
     inspect_ports,
+    inspect_state,
 )
 from cli.doctor.server import inspect_redis, inspect_server
 from cli.errors import CommandFailed, ExitCode
@@ -88,6 +89,7 @@ def examine(unknown: list[str], effective: list[EffectiveSetting]) -> Iterator[F
         yield from assess_models(checked, directory=str(models))
     else:
         yield ok("models", f"none yet: there is no {models}")
+    yield from inspect_state(home)
     yield from inspect_limits()
     yield from inspect_certificates(settings.trust or home / "trust")
     yield from inspect_redis(settings.redis_url or (record.redis_url if record is not None else None))

@@ -7,6 +7,7 @@ alone.
 import asyncio
 import json
 import os
+import re
 import resource
 import shutil
 import socket
@@ -22,7 +23,8 @@ from typing import Any
 import httpx
 
 from cli.cluster.demo import shipped_demo
-from cli.cluster.home import ClusterRecord
+from cli.cluster.home import ClusterRecord, set_aside_files
+from cli.cluster.log_files import last_lines
 from cli.cluster.service import PACKAGES
 from cli.core.doctor.assessments import (
     AMX_FLAG,
@@ -37,7 +39,7 @@ from cli.core.doctor.assessments import (
     assess_sandbox,
     assess_unused_cards,
 )
-from cli.core.doctor.findings import Finding, fail, skip
+from cli.core.doctor.findings import Finding, fail, skip, warn
 from cli.core.server_address import DEFAULT_GRPC_PORT, DEFAULT_PORT, listen_address
 from cli.settings import CliSettings
 from common.errors import BadModelFile
@@ -62,6 +64,9 @@ _FILE_ANSWERS_WITHIN_S = 5.0  # of one question to the file system
 _OF_ENGINE = frozenset({MediaType.MODEL, MediaType.PROJECTOR, MediaType.ADAPTER})
 _SELF_TEST_WITHIN_S = 120.0
 _PROBE_WITHIN_S = 60.0
+# Of the log of a Redis that ended because it could not read its file.
+_LINES_OF_REFUSAL = 12
+_REFUSED_DATA = re.compile("Bad file format|Internal error in RDB|AOF manifest|Fatal error loading|Unexpected end")
 _KINDS = {
     "DEVICE_TYPE_CPU": "cpu",
     "DEVICE_TYPE_GPU": "gpu",
@@ -198,6 +203,21 @@ async def _find(directory: Path, manifests: ManifestStore, blobs: BlobStore) -> 
                 trouble = f"{path}: {error.strerror}"
         checked.append(replace(source, trouble=trouble))
     return checked if sources is not None else None
+
+
+def inspect_state(home: Path) -> Iterator[Finding]:
+    """Name the files of a home that could not be read, and say what to do."""
+    for path in set_aside_files(home):
+        yield warn("state", f"{path.name} could not be read and was set aside", f"look at it and delete it: rm {path}")
+    data = home / "redis" / "appendonlydir"
+    said = last_lines(home / "logs" / "redis.log", count=_LINES_OF_REFUSAL)
+    trouble = next((line for line in said if _REFUSED_DATA.search(line)), None)
+    if data.exists() and trouble is not None:
+        advice = (
+            f"restore it, or begin with an empty one, without aliases, pins and keys made by `puna keys`:"
+            f" mv {data} {data}.corrupt"
+        )
+        yield fail("state", f"Redis cannot read {data}: {trouble.partition(' # ')[2] or trouble}", advice)
 
 
 def inspect_limits() -> Iterator[Finding]:

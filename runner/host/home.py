@@ -64,9 +64,10 @@ class HostHome:
             return wanted
         path = self.directory / "node-id"
         if path.exists():
-            kept = path.read_text().strip()
+            kept = path.read_text(errors="replace").strip()
             if ID_PATTERN.fullmatch(kept):
                 return kept
+            set_aside(path)
         drawn = random_id("node-", 10)
         write_durably(path, drawn.encode())
         return drawn
@@ -91,6 +92,13 @@ def write_durably(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_directory(path.parent)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file that cannot be read to `NAME.corrupt-TIME`, the time of its last change; `puna doctor` names it."""
+    aside = path.with_name(f"{path.name}.corrupt-{int(path.stat().st_mtime)}")
+    path.replace(aside)
+    return aside
 
 
 def sync_directory(directory: Path) -> None:

@@ -10,7 +10,7 @@ from google.protobuf import json_format
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2
 from runner.core.model.model_files import ModelFiles
-from runner.host.home import write_durably
+from runner.host.home import set_aside, write_durably
 from runner.host.runners.runner_spec import RunnerSpec
 
 log = get_logger()
@@ -52,7 +52,7 @@ def write_note(path: Path, note: RunnerNote) -> None:
 
 
 def read_notes(directory: Path) -> dict[Path, RunnerNote]:
-    """Read every note of an earlier host. What cannot be read is logged and removed: nothing can be adopted by it."""
+    """Read every note of an earlier host. What cannot be read is logged and set aside: nothing can be adopted by it."""
     notes: dict[Path, RunnerNote] = {}
     for path in sorted(directory.glob("*.json")):
         try:
@@ -73,5 +73,5 @@ def read_notes(directory: Path) -> dict[Path, RunnerNote]:
         except (OSError, ValueError, KeyError, TypeError, json_format.ParseError) as error:
             log.warning("runner.note_unreadable", path=str(path), text=str(error))
             with contextlib.suppress(OSError):
-                path.unlink()
+                set_aside(path)
     return notes

@@ -76,8 +76,20 @@ def test_a_refused_fence_changes_nothing(tmp_path: Path) -> None:
     assert store.highest == FenceStore(tmp_path / "fence.json", SetClock()).highest == Fence(number=7, leader_id="a")
 
 
-def test_an_unreadable_fence_stops_the_start_instead_of_counting_as_zero(tmp_path: Path) -> None:
-    (tmp_path / "fence.json").write_text("{")
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"number": "x", "leader_id": "a"}', bytes(100)])
+def test_a_corrupt_fence_is_set_aside_and_no_earlier_leader_is_obeyed(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "fence.json").write_bytes(content)
+    now_ms = int(NOW_S * 1000)
+    for _ in range(2):  # also by the next start
+        with pytest.raises(StaleFence) as stale:
+            FenceStore(tmp_path / "fence.json", SetClock()).accept(Fence(number=now_ms, leader_id="old"))
+    assert [path.read_bytes() for path in tmp_path.glob("fence.json.corrupt-*")] == [content]
+    higher = Fence(number=stale.value.high_water + 1, leader_id="again")
+    FenceStore(tmp_path / "fence.json", SetClock()).accept(higher)
+
+
+def test_a_fence_that_cannot_be_opened_stops_the_start_instead_of_counting_as_zero(tmp_path: Path) -> None:
+    (tmp_path / "fence.json").mkdir()
     with pytest.raises(StartupError, match="fence"):
         FenceStore(tmp_path / "fence.json", SetClock())
 
