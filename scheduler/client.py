@@ -2,8 +2,11 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Self, TypeVar
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.errors import ModelUnavailable, PunaError
 from common.grpc.addresses import Channels
@@ -25,6 +28,9 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 CALL_TIMEOUT_S = 5.0
+# A scheduler that is silent for so long is asked for its health, and has as long again to answer that: long for an
+# event loop that plans, and twice is less than people wait.
+SILENCE_S = 0.8
 # A test of a device has 30 s, and may wait for the one before it.
 CLEAR_TIMEOUT_S = 70.0
 _RETRY_AFTER_S = 5.0
@@ -68,11 +74,14 @@ class SchedulerClient:
         for attempt in itertools.count():
             stub, others = await self._stub()
             call = stub.EnsureModel(request, metadata=call_metadata())
+            events = received(call)
             heard = False
             try:
-                async for event in received(call):
+                event = await self._while_alive(anext(events, None))
+                while event is not None:
                     heard = True
                     yield event
+                    event = await anext(events, None)
             except ModelUnavailable as error:
                 if heard or not self._try_next(attempt, others):
                     raise _for_clients(error) from error
@@ -221,11 +230,31 @@ class SchedulerClient:
         while True:
             stub, others = await self._stub()
             try:
-                return await ask(method(stub), request, timeout_s=timeout_s)
+                return await self._while_alive(ask(method(stub), request, timeout_s=timeout_s))
             except ModelUnavailable as error:
                 if not self._try_next(attempt, others):
                     raise _for_clients(error) from error
                 attempt += 1
+
+    async def _while_alive(self, work: Awaitable[Response]) -> Response:
+        """Wait for a scheduler as long as its event loop runs: a stopped process keeps its connections.
+
+        Raises:
+            ModelUnavailable: it is silent.
+        """
+        channels = await self._channels.get()
+        check = health_pb2_grpc.HealthStub(channels[self._preferred % len(channels)]).Check  # type: ignore[attr-defined]
+        task = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({task}, timeout=SILENCE_S))[0]:
+                try:
+                    await check(health_pb2.HealthCheckRequest(), timeout=SILENCE_S)
+                except grpc.aio.AioRpcError as error:  # a lost connection ends the call itself
+                    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not task.done():
+                        raise ModelUnavailable(f"{UNREACHABLE}: it does not answer") from error
+            return task.result()
+        finally:
+            task.cancel()
 
     async def _stub(self) -> "tuple[Stub, int]":
         """Return the stub of the present address, and the number of other addresses."""
