@@ -1,5 +1,6 @@
 """`python -m gateway` as a process: it starts, refuses to start, and stops."""
 
+import json
 import os
 import signal
 import socket
@@ -65,6 +66,14 @@ def test_a_listener_that_others_reach_needs_consent(setting: str) -> None:
     lines = failed_start(**settings).splitlines()
     assert len(lines) == 1
     assert "PUNA_OPEN_GATEWAY=1" in lines[0]
+
+
+def test_plaintext_and_a_former_name_are_warned_of_at_the_start() -> None:
+    with taken_port() as port:
+        lines = failed_start(PUNA_HOST=f"127.0.0.1:{port}", PUNA_INSECURE="1").splitlines()
+    warned = {event["event"]: event for event in map(json.loads, lines[:-1]) if event["level"] == "warning"}
+    assert warned["setting.deprecated"]["use"] == ["PUNA_PLAINTEXT", "PUNA_OPEN_GATEWAY"]
+    assert "PUNA_TRUST" in warned["plaintext.allowed"]["text"]
 
 
 @pytest.mark.parametrize(
