@@ -7,7 +7,7 @@ from grpc import aio
 
 from common.clock import SystemClock
 from common.errors import StartupError
-from common.grpc.server import Callers, GrpcServer, bind_server
+from common.grpc.server import Audience, GrpcServer, bind_server
 from common.metrics_page import serve_metrics
 from common.service import run_service
 from common.telemetry.logs import get_logger
@@ -107,7 +107,7 @@ def _join_listener(listen: str, authority: AuthorityServicer | None) -> GrpcServ
         register=lambda grpc_server: authority_pb2_grpc.add_AuthorityServicer_to_server(authority, grpc_server),
         services=[AUTHORITY_SERVICE],
         credentials=server_credentials(identity, asks_callers=False),
-        callers=Callers.STRANGERS,
+        audience=Audience.STRANGERS,
     )
 
 

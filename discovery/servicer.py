@@ -96,7 +96,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
     ) -> AsyncIterator[discovery_pb2.RegisterAck]:
         """Keep a node in the inventory for as long as the stream is open."""
         stream = self._registry.new_stream()
-        node_id, told = "", -1
+        node_id, sent = "", -1
         try:
             async for message in request_iterator:
                 if node_id and message.node_id != node_id:
@@ -109,8 +109,8 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
                     self._warn_of_clock(message)
                     if (facts := facts_of(context)) is not None:
                         self._shown[node_id] = facts
-                if told != self._revocations.changes.version:
-                    told = self._revocations.changes.version
+                if sent != self._revocations.changes.version:
+                    sent = self._revocations.changes.version
                     yield discovery_pb2.RegisterAck(
                         report_interval_ms=REPORT_INTERVAL_MS,
                         revocations=[

@@ -15,7 +15,7 @@ from common.clock import MS_PER_S, SystemClock
 from common.durations import parse_go_duration_ms
 from common.effective_settings import effective_settings
 from common.errors import ShuttingDown, StartupError
-from common.grpc.server import Callers, GrpcServer, bind_server
+from common.grpc.server import Audience, GrpcServer, bind_server
 from common.metrics_page import serve_metrics
 from common.network import is_private_listener, split_host_port
 from common.telemetry.logs import get_logger
@@ -279,7 +279,7 @@ def _bind_grpc(
         services=[SERVICE_NAME],
         interceptors=[KeyInterceptor(authorizer)],
         credentials=certificate.grpc_credentials() if certificate is not None else None,
-        callers=Callers.CLIENTS,
+        audience=Audience.CLIENTS,
     )
 
 

@@ -57,7 +57,7 @@ STRANGER_OPTIONS: Mapping[str, int] = {
 _STRANGERS_MAX = 64  # calls at once
 
 
-class Callers(Enum):
+class Audience(Enum):
     """Callers that a listener is for."""
 
     CLUSTER = auto()  # processes of the cluster
@@ -97,7 +97,7 @@ def bind_server(
     plaintext: bool = False,
     interceptors: Iterable[aio.ServerInterceptor] = (),
     credentials: grpc.ServerCredentials | None = None,
-    callers: Callers = Callers.CLUSTER,
+    audience: Audience = Audience.CLUSTER,
     revocations: Revocations | None = None,
 ) -> GrpcServer:
     """Create a server on `host:port` or `unix:/path`. `register` adds the servicers, `services` are their full names.
@@ -110,17 +110,17 @@ def bind_server(
         StartupError: the address is taken or unusable, or other machines could reach it and `plaintext` is not set.
     """
     is_unix = listen.startswith(UNIX_PREFIX)
-    identity = own_identity() if callers is Callers.CLUSTER and not is_unix else None
+    identity = own_identity() if audience is Audience.CLUSTER and not is_unix else None
     if identity is not None:
         credentials = server_credentials(identity)
-    elif callers is Callers.CLUSTER and not plaintext:
+    elif audience is Audience.CLUSTER and not plaintext:
         check_consent(listen)
     if is_unix and (fault := socket_fault(listen)):
         raise StartupError(fault)
     server = aio.server(
         interceptors=[CallInterceptor(identity, revocations), *interceptors],
-        options=list({**SERVER_OPTIONS, **(STRANGER_OPTIONS if callers is Callers.STRANGERS else {})}.items()),
-        maximum_concurrent_rpcs=_STRANGERS_MAX if callers is Callers.STRANGERS else None,
+        options=list({**SERVER_OPTIONS, **(STRANGER_OPTIONS if audience is Audience.STRANGERS else {})}.items()),
+        maximum_concurrent_rpcs=_STRANGERS_MAX if audience is Audience.STRANGERS else None,
     )
     register(server)
     health_servicer = health.aio.HealthServicer()
