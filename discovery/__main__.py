@@ -90,7 +90,7 @@ def _authority(
         return None
     authority = Authority(settings.authority)
     authority.authorities()  # a directory without one stops the start
-    return AuthorityServicer(Admission(authority), registry, revocations, clock)
+    return AuthorityServicer(Admission(authority, refuses=revocations.refuses), registry, clock)
 
 
 def _join_listener(listen: str, authority: AuthorityServicer | None) -> GrpcServer:

@@ -15,7 +15,6 @@ from common.telemetry.logs import get_logger
 from common.trust.admission import Admission, Application
 from common.trust.callers import facts_of
 from common.trust.certificates import by_fingerprint
-from common.trust.revocations import Revocations
 from discovery import metrics
 from discovery.registry import NodeRegistry
 from protos import authority_pb2, authority_pb2_grpc
@@ -31,10 +30,9 @@ Result = TypeVar("Result")
 class AuthorityServicer(authority_pb2_grpc.AuthorityServicer):
     """Served twice: to nodes with certificates, and to machines that have none yet."""
 
-    def __init__(self, admission: Admission, registry: NodeRegistry, revocations: Revocations, clock: Clock) -> None:
+    def __init__(self, admission: Admission, registry: NodeRegistry, clock: Clock) -> None:
         self._admission = admission
         self._registry = registry
-        self._revocations = revocations
         self._clock = clock
         self._failed = FailedAttempts()
         self._all = Bucket(ATTEMPTS_PER_MINUTE)
@@ -59,10 +57,7 @@ class AuthorityServicer(authority_pb2_grpc.AuthorityServicer):
         try:
             self._count()
             registered = self._registry.membership.nodes
-            refuses = self._revocations.refuses
-            name, certificate = await _with_files(
-                lambda: self._admission.admit(application, registered=registered, removed=refuses)
-            )
+            name, certificate = await _with_files(lambda: self._admission.admit(application, registered=registered))
         except PunaError as error:
             raise self._refuse(error, context) from error
         metrics.JOINS.labels(result="admitted").inc()

@@ -14,7 +14,7 @@ from common.ids import new_incarnation
 from common.metrics_page import serve_metrics
 from common.model_details import KeptDetails
 from common.network import reachable
-from common.redis_versions import is_vulnerable, server_version
+from common.redis.versions import is_vulnerable, server_version
 from common.telemetry.collector import Collector
 from common.telemetry.logs import get_logger
 from discovery.client import watch_changes

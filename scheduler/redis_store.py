@@ -27,7 +27,7 @@ from redis.exceptions import RedisError
 from common.clock import Clock
 from common.errors import InvalidRequest, StaleFence, StartupError
 from common.fences import FENCE_AHEAD_MS_MAX
-from common.redis_client import open_redis
+from common.redis.client import open_redis
 from common.spec import codecs
 from common.spec.layout import Layout
 from common.telemetry.logs import get_logger

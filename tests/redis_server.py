@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from cli.cluster.plan import embedded_redis_server
-from common.redis_users import PASSWORD, USERS, write_users
+from common.redis.users import PASSWORD, USERS, write_users
 from common.trust.roles import Role
 from tests.waiting import Stopwatch, next_look
 

@@ -85,7 +85,7 @@ def rotate(directory: Directory = None) -> None:
 @app.command("redis")
 def redis(directory: Directory = None) -> None:
     """Write users of Redis for the gateway and the scheduler: rules as redis/users.acl, a password beside each role."""
-    from common.redis_users import write_users
+    from common.redis.users import write_users
 
     print(write_users(authority_in(directory).directory))
 

@@ -63,16 +63,21 @@ async def _of_joining(home: Home, request: UpRequest, say: Callable[[str], None]
         token = _parse(request.token)
         if Authority(trust).exists:
             raise CommandFailed(f"{trust} has an authority of its own; use another --home to join a cluster")
-        if not _is_good(trust, request.node_id, token):
-            wanted = request.node_id or _kept_id(home)
+        known = _known_as(trust, request.node_id, token)
+        wanted = request.node_id or known or _kept_id(home)
+        try:
             directory = await join_cluster(request.joined, token, trust, node_id=wanted)
-            say(f"joined the cluster as node {directory.name}")
-            return replace(request, trust=trust, node_id=directory.name)
-    elif not has_one and request.plaintext:
+        except CommandFailed:
+            if not known:
+                raise
+            return replace(request, trust=trust, node_id=known)  # it has joined before, and was not removed
+        say(f"joined the cluster as node {directory.name}")
+        return replace(request, trust=trust, node_id=directory.name)
+    if not has_one and request.plaintext:
         return request
-    elif not has_one:
+    if not has_one:
         raise CommandFailed(f"this machine has no certificate of the cluster at {request.joined}; {_NEW}")
-    elif request.trust is None:
+    if request.trust is None:
         _check(identity_directory(trust, Role.NODE, request.node_id))
     return replace(request, trust=trust)
 
@@ -84,13 +89,13 @@ def _check(directory: Path) -> None:
         raise CommandFailed(f"{str(error).removeprefix('PUNA_TRUST: ')}. To join again: {_NEW}") from error
 
 
-def _is_good(trust: Path, node_id: str, token: Token) -> bool:
-    """Return True if this machine has joined the cluster of a token before, and needs none."""
+def _known_as(trust: Path, node_id: str, token: Token) -> str:
+    """Return the id as which this machine has joined the cluster of a token before, empty if it has not."""
     try:
         material = Identity(identity_directory(trust, Role.NODE, node_id)).material()
     except (StartupError, CommandFailed):
-        return False
-    return token.fingerprint in by_fingerprint(material.authorities)
+        return ""
+    return material.facts.name.id if token.fingerprint in by_fingerprint(material.authorities) else ""
 
 
 def _parse(text: str) -> Token:

@@ -28,7 +28,7 @@ from cli.errors import CommandFailed, ExitCode
 from cli.server import Server
 from common.effective_settings import without_credentials
 from common.network import join_host_port, split_host_port
-from common.redis_client import SENTINEL_PORT, SENTINEL_SCHEMES, open_redis
+from common.redis.client import SENTINEL_PORT, SENTINEL_SCHEMES, open_redis
 from common.startup_error import StartupError
 from common.version import puna_version
 

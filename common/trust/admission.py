@@ -39,17 +39,21 @@ class Application:
 class Admission:
     """Issues certificates for keys of other machines. Blocks while it reads and writes files."""
 
-    def __init__(self, authority: Authority, *, wall_unix_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        authority: Authority,
+        *,
+        refuses: Callable[[Facts], bool] = lambda _: False,
+        wall_unix_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`refuses`: certificates of nodes that were removed; their ids are free."""
         self.authority = authority
+        self._refuses = refuses
         self.tokens = JoinTokens(authority, wall_unix_s=wall_unix_s)
         self._wall_unix_s = wall_unix_s
 
-    def admit(
-        self, application: Application, *, registered: Collection[str], removed: Callable[[Facts], bool]
-    ) -> tuple[RoleName, bytes]:
-        """Use a token up, and return the name and certificate of a new node.
-
-        `registered`: ids of nodes that run; `removed`: if a certificate is of a node that was removed since.
+    def admit(self, application: Application, *, registered: Collection[str]) -> tuple[RoleName, bytes]:
+        """Use a token up, and return the name and certificate of a new node. `registered`: ids of nodes that run.
 
         The same application passes again while the token is good: its sender may not have received the answer.
 
@@ -65,7 +69,7 @@ class Admission:
             record = self._good(records.get(application.token_id), application.secret, key_hash)
             name = RoleName(Role.NODE, record.used_by or self._chosen_id(record, application.node_id))
             if not record.used_by:
-                self._check_free(name.id, registered, removed)
+                self._check_free(name.id, registered)
             certificate = self.authority.certify(name, key)
             records[record.id] = replace(record, used_by=name.id, used_key=key_hash)
         self._keep(name, certificate)
@@ -107,14 +111,15 @@ class Admission:
             raise InvalidRequest("PUNA_NODE_ID may have letters, digits, dots, dashes and underscores, at most 63")
         return chosen
 
-    def _check_free(self, node_id: str, registered: Collection[str], removed: Callable[[Facts], bool]) -> None:
-        valid = [facts.valid_to_unix_s for facts in self._certificates_of(node_id) if not removed(facts)]
+    def _check_free(self, node_id: str, registered: Collection[str]) -> None:
+        valid = [facts.valid_to_unix_s for facts in self._certificates_of(node_id)]
         if node_id in registered or max(valid, default=0.0) > self._wall_unix_s():
             raise PermissionDenied(f"there is a node {node_id} already; set another PUNA_NODE_ID on this machine")
 
     def _certificates_of(self, node_id: str) -> list[Facts]:
         name = RoleName(Role.NODE, node_id)
-        return [one for one in (*self.joined(), *self.authority.issued()) if one.name == name]
+        known = (*self.joined(), *self.authority.issued())
+        return [one for one in known if one.name == name and not self._refuses(one)]
 
     def _keep(self, name: RoleName, certificate: bytes) -> None:
         path = self._path(name.id)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from redis.exceptions import RedisError
 
 from common.errors import StartupError
-from common.redis_client import open_redis
+from common.redis.client import open_redis
 from common.telemetry.logs import get_logger
 from gateway import metrics
 from gateway.keys import key_scripts as scripts

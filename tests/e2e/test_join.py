@@ -195,7 +195,7 @@ def test_a_machine_needs_its_token_once_and_is_renewed_while_it_runs(first: Firs
         path.replace(own / path.name)
     early.rmdir()
     before = (own / "tls.crt").read_bytes()
-    with joining(first, home):
+    with joining(first, home, "--token", token):  # as it was typed the first time
         wait_until(lambda: (own / "tls.crt").read_bytes() != before, deadline_s=WITHIN_S, what="it is renewed")
         first.run("trust", "rotate")
         both = (first.trust / "ca" / "ca.crt").read_bytes()

@@ -7,7 +7,7 @@ from typing import Any
 from cli.core.doctor.findings import Finding, fail, ok, skip, warn
 from cli.core.formatting import crash_text, format_bytes
 from common.nearest import nearest
-from common.redis_versions import is_vulnerable, server_version
+from common.redis.versions import is_vulnerable, server_version
 from runner.core.devices.device_settings import IntegratedGpus
 
 _NODE_ADVICE = {

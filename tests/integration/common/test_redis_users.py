@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
 from common.clock import SystemClock
-from common.redis_client import open_redis
-from common.redis_users import PASSWORD, RULES, USERS, write_users
+from common.redis.client import open_redis
+from common.redis.users import PASSWORD, RULES, USERS, write_users
 from common.trust.roles import Role
 from gateway.keys.key_redis import KeyRedis, SharedBucket
 from scheduler.core.state.effects import RemoveDesired, SaveDesired

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from common.network import split_host_port
-from common.redis_users import PASSWORD, RULES
+from common.redis.users import PASSWORD, RULES
 from common.settings import KNOWN_NAMES
 from common.trust.roles import Role, RoleName
 from discovery.settings import DiscoverySettings

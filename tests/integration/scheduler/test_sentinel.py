@@ -15,8 +15,8 @@ from redis.exceptions import RedisError
 from cli.cluster.plan import embedded_redis_server
 from common.clock import SystemClock
 from common.errors import StartupError
-from common.redis_client import open_redis
-from common.redis_users import PASSWORD, SERVERS, USERS
+from common.redis.client import open_redis
+from common.redis.users import PASSWORD, SERVERS, USERS
 from common.trust.roles import Role
 from scheduler.core.state.effects import SaveConstraints
 from scheduler.core.values.constraints import Constraints

@@ -28,16 +28,13 @@ class Place:
         self.authority.create()
         self.admission = Admission(self.authority, wall_unix_s=lambda: self.now_s)
         self.tokens = self.admission.tokens
-        self.removed: set[str] = set()
 
     def admit(
         self, token: Token, node_id: str = "", *, request: bytes = b"", registered: tuple[str, ...] = ()
     ) -> tuple[RoleName, bytes]:
         pem = request or make_request().certificate
         application = Application(token_id=token.id, secret=token.secret, request=pem, node_id=node_id)
-        return self.admission.admit(
-            application, registered=registered, removed=lambda facts: facts.name.id in self.removed
-        )
+        return self.admission.admit(application, registered=registered)
 
     def files(self) -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in self.authority.directory.glob("**/*") if path.is_file()}
@@ -159,10 +156,9 @@ def test_the_id_of_a_node_is_free_again_when_its_certificate_has_expired(
     assert place.admit(token, "alpha")[0].id == "alpha"
 
 
-@pytest.mark.parametrize("settle", [_joined, _issued])
-def test_a_node_that_was_removed_may_join_again(place: Place, settle: Callable[[Place], None]) -> None:
-    settle(place)
-    place.removed = {"alpha"}
+def test_the_id_of_a_node_that_was_removed_is_free(place: Place) -> None:
+    place.admit(place.tokens.create(), "alpha")
+    place.admission = Admission(place.authority, refuses=lambda _: True, wall_unix_s=lambda: place.now_s)
     assert place.admit(place.tokens.create(), "alpha")[0].id == "alpha"
 
 

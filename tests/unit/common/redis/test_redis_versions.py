@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.redis_versions import is_vulnerable, server_version
+from common.redis.versions import is_vulnerable, server_version
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Redis: how processes connect, which users it has, which versions are refused."""
