@@ -81,7 +81,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         StartupError: an address is taken, or reachable from elsewhere without consent.
     """
     metrics_address = serve_metrics(settings.metrics_listen, service="gateway", plaintext=settings.plaintext)
-    scheduler = SchedulerClient(settings.scheduler_address, on_routes=metrics.ROUTES_CONNECTED.set)
+    scheduler = SchedulerClient(settings.scheduler_address)
     try:
         async with running_gateway(settings, scheduler=scheduler) as gateway:
             log.info(

@@ -42,13 +42,11 @@ class SchedulerClient:
     Errors do not name the addresses: they reach clients of the gateway.
     """
 
-    def __init__(self, addresses: str, *, on_routes: Callable[[bool], None] = lambda _connected: None) -> None:
+    def __init__(self, addresses: str) -> None:
         """`addresses`: one, or several with commas between them; a name may stand for several, too.
 
         Channels connect when first used.
-        `on_routes` hears True with the first table of each stream of `watch_routes`, and False when it ends.
         """
-        self._on_routes = on_routes
         self._channels = Channels(addresses, peer="scheduler")
         self._preferred = 0
 
@@ -90,9 +88,14 @@ class SchedulerClient:
             finally:
                 call.cancel()
 
-    def watch_routes(self) -> AsyncIterator[scheduler_pb2.RouteTable]:
-        """Iterate over routing tables, a new one after every change; reconnect as often as needed."""
-        return watch(self._routes, on_lost=self._lose_routes, on_connection=self._on_routes)
+    def watch_routes(
+        self, *, on_connection: Callable[[bool], None] = lambda _connected: None
+    ) -> AsyncIterator[scheduler_pb2.RouteTable]:
+        """Iterate over routing tables, a new one after every change; reconnect as often as needed.
+
+        `on_connection` gets True with the first table of each stream, and False when that stream ends.
+        """
+        return watch(self._routes, on_lost=self._lose_routes, on_connection=on_connection)
 
     async def _routes(self) -> AsyncGenerator[scheduler_pb2.RouteTable, None]:
         details = KeptDetails()  # of this stream

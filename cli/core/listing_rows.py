@@ -38,7 +38,7 @@ def loaded_rows(models: Iterable[Json], *, now_unix_s: float) -> list[tuple[str,
                     str(replica.get("context_length") or model.get("context_length") or ""),
                     f"{replica['slots_busy']}/{replica['slots_total']}" if "slots_total" in replica else "",
                     str(replica.get("node", "")),
-                    str(replica.get("state", "")),
+                    ": ".join(str(replica[name]) for name in ("state", "reason") if replica.get(name)),
                     format_until(until, now_unix_s=now_unix_s),
                 )
             )

@@ -270,7 +270,7 @@ class Dispatcher:
         self._next_number = 0
         self._waiting_bytes = 0
         self.loads = LoadJobs(scheduler=scheduler, routes=routes, stall_s=load_stall_s, listener=self)
-        self.pool = ReplicaPool(on_change=self._dispatch_all)
+        self.pool = ReplicaPool(on_change=self._dispatch_all, is_current=lambda: routes.is_current)
         routes.subscribe(self._on_routes)
 
     def acquire_at_once(self, request: SlotRequest) -> Connection | None:

@@ -75,8 +75,16 @@ class Connection:
 class ReplicaPool:
     """A connection for every replica of the routes. Running answers outlive the route of their replica."""
 
-    def __init__(self, *, on_change: Callable[[], None], clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        on_change: Callable[[], None],
+        clock: Clock | None = None,
+        is_current: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`is_current` returns False while no scheduler says what changes."""
         self._on_change = on_change
+        self._is_current = is_current
         self._clock = clock or SystemClock()
         self._connections: dict[str, Connection] = {}
         self._retired: set[Connection] = set()  # that calls still stream on
@@ -144,6 +152,14 @@ class ReplicaPool:
         """Return the live load of a replica, if it is connected."""
         connection = self._connections.get(key)
         return connection.load if connection else None
+
+    def state_of(self, replica: ReplicaInfo) -> tuple[str, str]:
+        """Return the state of a replica, and the reason of one that does not serve."""
+        load = self.load_of(replica.key)
+        state = load.state if load else replica.state
+        if state is ReplicaState.LOADING and not self._is_current() and not (load and load.reachable):
+            return "unknown", "the scheduler cannot be reached, and the runner does not answer: the load may have ended"
+        return str(state), replica.reason
 
     def report_age_s(self, key: str) -> float | None:
         """Return the seconds since the runner's last report; None: it is not connected, or cannot be reached."""

@@ -28,6 +28,12 @@ class RouteCache:
         self._skipped = SkippedRows(metrics.SKIPPED_ROWS)
         self.heard = False  # at least one whole table arrived
         self.removed_nodes: frozenset[str] = frozenset()  # on which no answer may go on
+        self.is_current = False  # the stream of tables is open
+
+    def connected(self, is_connected: bool) -> None:
+        """Note that the stream of tables is open, or ended."""
+        self.is_current = is_connected
+        metrics.ROUTES_CONNECTED.set(is_connected)
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after every change, until what is returned is called."""
@@ -143,7 +149,7 @@ async def watch_routes(cache: RouteCache, scheduler: SchedulerClient) -> None:
 
     A table that cannot be taken at all is an error in the log, and the one before it stays.
     """
-    async for table in scheduler.watch_routes():
+    async for table in scheduler.watch_routes(on_connection=cache.connected):
         try:
             cache.replace_all(table)
         except Exception as error:

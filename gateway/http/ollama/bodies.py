@@ -258,6 +258,7 @@ class RunningReplica(ResponseModel):
     placement: str
     node: str
     state: str
+    reason: str | None = Field(None, description="Why it does not serve")
     context_length: int
     expires_at: str
     slots_total: int

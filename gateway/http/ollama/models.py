@@ -123,11 +123,14 @@ class OllamaModels(Endpoints):
         }
 
     def _replica(self, model: ModelInfo, replica: ReplicaInfo, now_ms: int) -> dict[str, object]:
-        load = self.service.inference.dispatcher.pool.load_of(replica.key)
+        pool = self.service.inference.dispatcher.pool
+        load = pool.load_of(replica.key)
+        state, reason = pool.state_of(replica)
         return {
             "placement": replica.placement_id,
             "node": replica.node_id,
-            "state": str(load.state if load else replica.state),
+            "state": state,
+            **({"reason": reason} if reason else {}),
             "context_length": replica.context_tokens,
             "expires_at": _expiry(replica, now_ms),
             "slots_total": load.slots_total if load else replica.slots_total,

@@ -224,16 +224,16 @@ def placements_of(
 def placement_of(pool: ReplicaPool, route: RouteInfo, replica: ReplicaInfo) -> dict[str, object]:
     """Describe one replica, with its live load."""
     load = pool.load_of(replica.key)
-    state: ReplicaState = load.state if load else replica.state
+    state, reason = pool.state_of(replica)
     return {
         "id": replica.placement_id,
         "generation": replica.generation,
         "model": route.model.name,
         "digest": route.model.digest,
         "node": replica.node_id,
-        "state": str(state),
-        "fraction": _fraction(replica, load) if state is ReplicaState.LOADING else None,
-        "reason": replica.reason or None,
+        "state": state,
+        "fraction": _fraction(replica, load) if state == ReplicaState.LOADING else None,
+        "reason": reason or None,
         "layout": [
             {"device": device.device_id, "name": device.name, "layers": device.layer_count}
             for device in replica.devices

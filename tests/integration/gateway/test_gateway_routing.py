@@ -9,8 +9,9 @@ import pytest
 
 from common.errors import QueueFull, RunnerLost, ShuttingDown
 from protos import cluster_pb2, scheduler_pb2
-from tests.integration.gateway.conftest import StartCluster, eventually
+from tests.integration.gateway.conftest import LOOK_AGAIN_S, WAIT_S, StartCluster, eventually
 from tests.integration.gateway.scripted import ANSWER, MODEL_NAME, ScriptedRunner
+from tests.waiting import Stopwatch, next_look
 
 QUESTION: Any = [{"role": "user", "content": "What is Puna?"}]
 TEXT = "".join(ANSWER)
@@ -312,3 +313,22 @@ async def test_a_drain_lets_answers_end_and_says_that_it_is_not_ready(start_clus
             assert (ready.status_code, ready.json()) == (503, {"status": "draining"})
             asyncio.get_running_loop().call_later(0.3, gate.set)  # while the context is being left
         assert '"done":true' in (await reading).text.splitlines()[-1]
+
+
+async def test_a_load_that_neither_scheduler_nor_runner_reports_any_more_is_unknown_with_its_reason(
+    start_cluster: StartCluster,
+) -> None:
+    async with start_cluster(runner=ScriptedRunner(state=cluster_pb2.RUNNER_STATE_LOADING)) as cluster:
+
+        async def shown() -> Any:
+            return (await cluster.http.get("/api/ps")).json()["models"][0]["replicas"][0]
+
+        assert ((await shown())["state"], "reason" in await shown()) == ("loading", False)
+        await cluster.scheduler.stop()
+        await cluster.runner.stop()
+        watch = Stopwatch()
+        while (await shown())["state"] == "loading":
+            assert not watch.is_past(WAIT_S)
+            await next_look(LOOK_AGAIN_S)
+        replica = await shown()
+        assert (replica["state"], replica["reason"].partition(",")[0]) == ("unknown", "the scheduler cannot be reached")

@@ -93,7 +93,7 @@ class Tables:
         self._sent = sent
         self.is_over = asyncio.Event()
 
-    async def watch_routes(self) -> AsyncIterator[scheduler_pb2.RouteTable]:
+    async def watch_routes(self, **_: object) -> AsyncIterator[scheduler_pb2.RouteTable]:
         for one in self._sent:
             yield one
         self.is_over.set()
