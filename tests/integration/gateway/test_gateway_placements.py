@@ -201,6 +201,15 @@ async def test_an_excluded_device_is_given_another_chance(cluster: Cluster) -> N
     assert (await cluster.http.post("/puna/v1/devices/clear", json={})).status_code == 400
 
 
+async def test_a_node_is_removed(cluster: Cluster) -> None:
+    removed = await cluster.http.post("/puna/v1/nodes/node-1/remove")
+    assert removed.json() == {"node": "node-1", "state": "removed", "lost_replicas": 1}
+    assert (await cluster.http.post("/puna/v1/nodes/node-9/remove")).status_code == 404
+    assert (await cluster.http.post("/puna/v1/nodes/node-9/remove", params={"absent": "true"})).status_code == 200
+    strange = await cluster.http.post("/puna/v1/nodes/node-1/remove", params={"absent": "yes"})
+    assert (strange.status_code, strange.json()["error"]["message"]) == (400, "absent must be true or false")
+
+
 async def test_a_node_is_drained_and_put_back(cluster: Cluster) -> None:
     drained = await cluster.http.post("/puna/v1/nodes/node-1/drain", params={"budget_s": "20"})
     assert drained.json() == {"node": "node-1", "state": "draining", "draining_replicas": 1}

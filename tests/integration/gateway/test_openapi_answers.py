@@ -74,6 +74,7 @@ GOOD: dict[str, list[Any]] = {
     "POST /puna/v1/devices/clear": [{"device": "GPU-1"}],
     "POST /puna/v1/nodes/{node}/drain": [None],
     "POST /puna/v1/nodes/{node}/undrain": [None],
+    "POST /puna/v1/nodes/{node}/remove": [None],
     "POST /puna/v1/tokenize": [{"model": "demo", "text": "x"}, {"model": "demo", "messages": MESSAGES}],
     "POST /puna/v1/detokenize": [{"model": "demo", "tokens": [1, 2]}],
     "GET /puna/v1/queue": [None],

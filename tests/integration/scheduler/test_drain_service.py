@@ -1,10 +1,10 @@
-"""Drain and undrain over gRPC, with a real Redis and a node that keeps its contract."""
+"""Drain, undrain and remove over gRPC, with a real Redis and a node that keeps its contract."""
 
 from pathlib import Path
 
 import pytest
 
-from common.errors import ModelUnavailable, PunaError
+from common.errors import InvalidRequest, ModelUnavailable, PunaError
 from tests.integration.scheduler.node_servicer import NodeAndDiscovery
 from tests.integration.scheduler.surroundings import Running
 from tests.integration.scheduler.test_constraints_service import leads, successor
@@ -35,6 +35,13 @@ async def test_a_drained_node_gets_nothing_from_this_leader_nor_from_the_next(
         (shown,) = (await other.client.list_nodes()).nodes
         assert not shown.draining
         await other.ensure("m")
+
+
+async def test_a_node_without_a_certificate_is_not_removed(running: Running) -> None:
+    await leads(running)
+    await running.ensure("m")
+    with pytest.raises(InvalidRequest, match=f"node '{NODE}' shows no certificate .*; stop its host"):
+        await running.client.remove_node(NODE, may_be_absent=False)
 
 
 async def test_a_node_that_nobody_knows_is_named(running: Running) -> None:
