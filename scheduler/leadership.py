@@ -92,8 +92,8 @@ class Leadership:
         self._resigned = True
         if self.fence:
             self._lose("this scheduler is going down")
-            with contextlib.suppress(StoreUnavailableError):
-                await self._store.release(self.leader_id)
+        with contextlib.suppress(StoreUnavailableError):  # also a lease whose term has not begun
+            await self._store.release(self.leader_id)
 
     async def _step(self) -> float:
         """Make one call to the store; return the pause before the next."""
