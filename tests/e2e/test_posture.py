@@ -1,0 +1,56 @@
+"""tests/posture.sh against `puna up`: a cluster as it is shipped passes, and what is broken on purpose is named."""
+
+import subprocess
+from pathlib import Path
+
+from tests.cluster import Cluster, start_cluster
+
+SCRIPT = Path(__file__).resolve().parents[1] / "posture.sh"
+CHAT = {"model": "demo", "stream": False, "messages": [{"role": "user", "content": "Hi"}]}
+
+
+def posture(cluster: Cluster, **environment: str) -> tuple[int, list[str]]:
+    """Run the script; its status, and the lines that begin with FAIL."""
+    done = subprocess.run(
+        ["/bin/sh", str(SCRIPT), "up", str(cluster.home)],
+        capture_output=True, text=True, check=False, timeout=300, env={"PATH": "/usr/bin:/bin", **environment},
+    )  # fmt: skip
+    print(done.stdout, done.stderr)
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("ok   runner serve: no new privileges") for line in lines)
+    return done.returncode, [line for line in lines if line.startswith("FAIL")]
+
+
+def test_a_cluster_as_it_is_shipped_passes_every_check(cluster: Cluster) -> None:
+    cluster.post("/api/chat", CHAT)
+    assert posture(cluster) == (0, [])
+
+
+def test_what_other_users_can_open_is_named(cluster: Cluster) -> None:
+    cluster.post("/api/chat", CHAT)
+    key, socket = cluster.home / "tls.key", cluster.home / "run" / "redis.sock"
+    key.write_text("secret")
+    key.chmod(0o644)
+    socket.chmod(0o777)
+    try:
+        status, (line,) = posture(cluster)
+    finally:
+        key.unlink()
+        socket.chmod(0o700)
+    assert status == 1
+    assert line.startswith("FAIL files: secrets and sockets are closed to other users: ")
+    assert str(key) in line
+    assert str(socket) in line
+
+
+def test_a_published_gateway_and_a_secret_in_the_environment_are_named(tmp_path: Path) -> None:
+    own = start_cluster(tmp_path / "home", PUNA_HOST="0.0.0.0", PUNA_INSECURE="1", HF_TOKEN="canary")
+    try:
+        own.post("/api/chat", CHAT)
+        status, lines = posture(own)
+    finally:
+        own.stop()
+    assert status == 1
+    assert f"FAIL listeners: none beyond loopback but none: port {own.port} " in lines
+    assert "FAIL gateway: no secret in its environment: HF_TOKEN " in lines
+    assert not [line for line in lines if "runner serve" in line]
