@@ -17,7 +17,7 @@ PYTEST := $(BIN)/pytest
 SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops bench bench-engine bench-placement bench-gateway placement-grid behaviours conformance clients fuzz audit deps-system clean
+.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops attack bench bench-engine bench-placement bench-gateway placement-grid behaviours conformance clients fuzz audit deps-system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ check: protos lint types imports unit integration ## everything that must be gre
 
 test: setup ## every test, the storm for a whole minute (TEST_STORM_S)
 	TEST_STORM_S=60 $(PYTEST) $(TESTS)
+
+attack: setup ## attack a cluster of two machines as docs/security.md lists it (as root; ATTACK="--before COMMIT --out FILE")
+	$(BIN)/python -m tests.attack $(ATTACK)
 
 bench: setup ## measure against llama-server of the same build
 	tools/peers/build_llama_server.sh

@@ -166,9 +166,9 @@ def cabled(names: Sequence[str]) -> Iterator[tuple[str, dict[str, Machine]]]:
     """Machines on a bridge on which nothing runs, and the address of this one there."""
     with ExitStack() as stack:
         network = f"10.213.{free_number('network', range(1, 250))}"
-        bridge = stack.enter_context(_bridge(f"pnbr{os.getpid() % 100_000}", f"{network}.1"))
+        bridge = stack.enter_context(bridge_network(f"pnbr{os.getpid() % 100_000}", f"{network}.1"))
         found = [
-            stack.enter_context(_machine(name, bridge, number, network)) for number, name in enumerate(names, start=1)
+            stack.enter_context(machine_on(name, bridge, number, network)) for number, name in enumerate(names, start=1)
         ]
         yield f"{network}.1", {one.name: one for one in found}
 
@@ -287,7 +287,7 @@ def _python(module: str, *arguments: str) -> list[str]:
 
 
 @contextmanager
-def _bridge(name: str, address: str) -> Iterator[str]:
+def bridge_network(name: str, address: str) -> Iterator[str]:
     _ip("link", "add", name, "type", "bridge")
     try:
         _ip("addr", "add", f"{address}/24", "dev", name)
@@ -298,7 +298,7 @@ def _bridge(name: str, address: str) -> Iterator[str]:
 
 
 @contextmanager
-def _machine(name: str, bridge: str, number: int, network: str) -> Iterator[Machine]:
+def machine_on(name: str, bridge: str, number: int, network: str) -> Iterator[Machine]:
     namespace, link, address = f"{bridge}-{name}", f"{bridge}v{number}", f"{network}.{10 + number}"
     _ip("netns", "add", namespace)
     try:

@@ -101,7 +101,7 @@ def test_a_confined_process_has_such_a_page(authority: Cluster) -> None:
     """As a runner: it reads no file any more when a certificate is renewed."""
     program = (
         "import sys; from pathlib import Path; from common.metrics_page import _context_of\n"
-        "from common.trust.identity import Identity; from runner.sandbox import confine\n"
+        "from common.trust.identity import Identity; from common.sandbox.confinement import confine\n"
         "material = Identity(Path(sys.argv[1])).material(); confine([]); _context_of(material); print('made')"
     )
     done = subprocess.run(

@@ -1,7 +1,6 @@
 """Model files whose header would confuse the engine: refused by name wherever a file comes from."""
 
 import hashlib
-import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +9,8 @@ import pytest
 
 from common.errors import BadModelFile, InvalidRequest
 from protos import store_pb2
-from runner.core.store.manifest import CONFIG_TYPE, DOCKER_MANIFEST
 from tests.integration.host.store_node import Store, running_store, why_not
-from tests.integration.host.test_pull_hostile import Answer, Asked, scripted
-from tests.registry import MODEL
-
-CONFIG = b'{"model_format": "gguf"}'
+from tests.integration.host.test_pull_hostile import CONFIG, Answer, Asked, manifest_with, part_of, scripted
 
 
 def with_number(name: bytes, value: int) -> Callable[[bytes], bytes]:
@@ -63,23 +58,13 @@ async def test_a_hostile_header_is_refused_at_create_and_at_a_load_of_a_plain_fi
 async def test_a_hostile_header_is_refused_at_a_pull(tmp_path: Path, content: bytes) -> None:
     change, words = HOSTILE["one tensor twice"]
     blobs = {hashlib.sha256(blob).hexdigest(): blob for blob in (CONFIG, change(content))}
-    config, weights = (
-        {"mediaType": kind, "digest": f"sha256:{digest}", "size": len(blobs[digest])}
-        for kind, digest in zip((CONFIG_TYPE, MODEL), blobs, strict=True)
-    )
 
     def respond(asked: Asked) -> Answer | None:
         found = next((blob for digest, blob in blobs.items() if digest in asked.path), None)
-        if found is None or "range" not in asked.headers:
-            return None if found is None else (200, {}, found)
-        start, _, stop = asked.headers["range"].removeprefix("bytes=").partition("-")
-        part = found[int(start) : int(stop) + 1]
-        return 206, {"Content-Range": f"bytes {start}-{stop}/{len(found)}"}, part
+        return None if found is None else part_of(found, asked)
 
     with scripted(respond) as server:
-        server.manifest = json.dumps(
-            {"schemaVersion": 2, "mediaType": DOCKER_MANIFEST, "config": config, "layers": [weights]}
-        ).encode()
+        server.manifest = manifest_with(*blobs.items())
         async with running_store(tmp_path, PUNA_REGISTRIES=f"http://{server.host}") as store:
             request = store_pb2.PullRequest(name=f"{server.host}/team/evil:latest", insecure=True)
             with pytest.raises((InvalidRequest, BadModelFile)) as refused:

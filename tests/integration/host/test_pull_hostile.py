@@ -68,13 +68,17 @@ class ScriptedServer:
             return said
         if "/manifests/" in asked.path:
             return 200, {}, self.manifest
-        content = WEIGHTS if DIGEST in asked.path else CONFIG
-        asked_range = asked.headers.get("range", "")
-        if not asked_range:
-            return 200, {}, content
-        start, _, stop = asked_range.removeprefix("bytes=").partition("-")
-        part = content[int(start) : int(stop) + 1]
-        return 206, {"Content-Range": f"bytes {start}-{stop}/{len(content)}"}, part
+        return part_of(WEIGHTS if DIGEST in asked.path else CONFIG, asked)
+
+
+def part_of(content: bytes, asked: Asked) -> Answer:
+    """Answer with the range of a blob that is asked for, or all of it."""
+    asked_range = asked.headers.get("range", "")
+    if not asked_range:
+        return 200, {}, content
+    start, _, stop = asked_range.removeprefix("bytes=").partition("-")
+    part = content[int(start) : int(stop) + 1]
+    return 206, {"Content-Range": f"bytes {start}-{stop}/{len(content)}"}, part
 
 
 def manifest_of(*, size: int = len(WEIGHTS), media_type: str = MODEL, version: int = 2) -> bytes:
@@ -85,8 +89,21 @@ def manifest_of(*, size: int = len(WEIGHTS), media_type: str = MODEL, version: i
     ).encode()
 
 
+def manifest_with(config: tuple[str, bytes], weights: tuple[str, bytes]) -> bytes:
+    """Write the manifest of two blobs, each with its digest."""
+    listed = [
+        {"mediaType": kind, "digest": f"sha256:{digest}", "size": len(blob)}
+        for kind, (digest, blob) in zip((CONFIG_TYPE, MODEL), (config, weights), strict=True)
+    ]
+    return json.dumps(
+        {"schemaVersion": 2, "mediaType": DOCKER_MANIFEST, "config": listed[0], "layers": listed[1:]}
+    ).encode()
+
+
 @contextmanager
-def scripted(respond: Respond = lambda _: None, *, address: str = "127.0.0.1") -> Iterator[ScriptedServer]:
+def scripted(
+    respond: Respond = lambda _: None, *, address: str = "127.0.0.1", port: int = 0
+) -> Iterator[ScriptedServer]:
     """A server on a port of its own."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -106,7 +123,7 @@ def scripted(respond: Respond = lambda _: None, *, address: str = "127.0.0.1") -
         def log_message(self, *args: object) -> None:
             """Silence."""
 
-    http = ThreadingHTTPServer((address, 0), Handler)
+    http = ThreadingHTTPServer((address, port), Handler)
     server = ScriptedServer(http, respond, manifest=manifest_of())
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
@@ -160,7 +177,7 @@ async def test_redirects_end(tmp_path: Path) -> None:
         assert len(server.asked) == 6
 
 
-def _redirecting_to(target: str) -> Respond:
+def redirecting_to(target: str) -> Respond:
     return lambda asked: (307, {"Location": f"http://{target}{asked.path}"}, b"") if "/blobs/" in asked.path else None
 
 
@@ -181,7 +198,7 @@ def _redirecting_to(target: str) -> Respond:
 )
 async def test_no_registry_sends_a_pull_to_a_link_local_or_special_address(tmp_path: Path, host: str) -> None:
     with (
-        scripted(_redirecting_to(host)) as server,
+        scripted(redirecting_to(host)) as server,
         pytest.raises(RegistryFailed, match=r"redirects to .* not followed"),
     ):
         await pull(tmp_path, server)
@@ -196,7 +213,7 @@ async def test_a_registry_elsewhere_does_not_reach_services_of_this_machine(tmp_
             pytest.skip("this machine has loopback addresses only")
         own_address = probe.getsockname()[0]
     with scripted() as inside, scripted(address=own_address) as server:
-        server.respond = _redirecting_to(f"{host}:{inside.host.partition(':')[2]}")
+        server.respond = redirecting_to(f"{host}:{inside.host.partition(':')[2]}")
         with pytest.raises(RegistryFailed, match=r"redirects to .* not followed"):
             await pull(tmp_path, server)
         assert inside.asked == []
@@ -232,7 +249,7 @@ async def test_a_name_is_judged_by_its_address_and_certified_under_its_name(
 async def test_the_target_of_a_redirect_is_asked_under_its_name(tmp_path: Path) -> None:
     with scripted() as elsewhere, scripted() as server:
         name = f"localhost:{elsewhere.host.partition(':')[2]}"
-        server.respond = _redirecting_to(name)
+        server.respond = redirecting_to(name)
         await pull(tmp_path, server)
         assert {asked.headers["host"] for asked in elsewhere.asked} == {name}
 

@@ -10,7 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ write = os.write
 
 class Trap:
     def find_spec(self, name, path=None, target=None):
-        if name in ("runner.inspect", "runner.measure", "runner.serve.app"):
+        if name in ("runner.inspect", "runner.measure", "runner.serve.app", "runner.rpc"):
             attack()
 
 if "is_worker" in wanted:
@@ -83,18 +83,28 @@ else:
 _REFUSED = "PermissionError"
 
 
-def attacked(command: list[str], code: Path, request: bytes = b"", **wanted: Any) -> dict[str, str]:
+def attacked(
+    command: list[str],
+    code: Path,
+    request: bytes = b"",
+    *,
+    tree: Path = ROOT,
+    inside: Sequence[str] = (),
+    trust: str = "",
+    **wanted: Any,
+) -> dict[str, str]:
+    """Run a Python command with hostile code in it; what each of its attempts came to. `inside`: what runs it."""
     (code / "sitecustomize.py").write_text(_HOSTILE)
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(code),
-        "PYTHONPATH": str(code),
+        "PYTHONPATH": f"{code}:{tree}",
         "LC_ATTACK": json.dumps(wanted),
-        "PUNA_TRUST": str(wanted["folder"]),
+        "PUNA_TRUST": trust or str(wanted["folder"]),
     }
     done = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
+        [*inside, sys.executable, *command],
+        cwd=tree,
         env=environment,
         input=request,
         capture_output=True,

@@ -1,0 +1,1 @@
+"""Attacks of docs/security.md against a real cluster: `python -m tests.attack`, or `make attack`."""

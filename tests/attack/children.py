@@ -1,0 +1,86 @@
+"""Hostile code in processes that read model files: what it reaches of the machine and of the cluster (trust 3)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from common.sandbox.confinement import NETWORK_VERSION, landlock_version
+from tests.attack.stage import Attack, NotRunnable, Outcome, Stage
+from tests.e2e.namespaces import DISCOVERY_PORT
+from tests.integration.runner.test_sandbox import attacked
+
+# What a child needs for its work.
+ALLOWED = frozenset({"own file", "privileges"})
+MODES = ("inspect", "measure", "serve", "rpc")
+
+
+def _in_place_of(mode: str) -> Callable[[Stage], Awaitable[Outcome]]:
+    async def act(stage: Stage) -> Outcome:
+        if landlock_version() < NETWORK_VERSION:
+            raise NotRunnable(f"this kernel has Landlock {landlock_version()}, not {NETWORK_VERSION}")
+        return await asyncio.to_thread(_reach, stage, mode)
+
+    return act
+
+
+def _reach(stage: Stage, mode: str) -> Outcome:
+    """Try each file and address of a running node once."""
+    home = stage.home(stage.first)
+    own, code = home / "models" / "demo.gguf", stage.directory / "code"
+    code.mkdir(exist_ok=True)
+    arguments = {
+        "inspect": [str(own)],
+        "measure": ["--model", str(own)],
+        "serve": ["--model", str(own), "--listen", f"unix:{home}/run/evil.sock"],
+        "rpc": ["--device", "CPU"],
+    }
+    trust = str(stage.trust / "node" / "a") if stage.has_certificates else ""
+    reached = set()
+    with stage.canary():
+        for kind, path in _secrets(stage).items():
+            found = attacked(
+                ["-m", "runner", mode, *arguments[mode]],
+                code,
+                tree=stage.tree,
+                inside=("ip", "netns", "exec", stage.first.namespace),
+                trust=trust,
+                own=str(own),
+                other=str(path),
+                folder=str(home / "run"),
+                new=str(home / "run" / "new"),
+                tcp=[stage.first.address, DISCOVERY_PORT],
+                unix=str(home / "run" / "redis.sock"),
+            )
+            if landlock_version() < 6:  # older kernels cannot confine signals
+                found.pop("signal")
+            for attempt, end in found.items():
+                if attempt not in ALLOWED and end == "done":
+                    reached.add(kind if attempt in ("other file", "remove") else attempt)
+            if found["privileges"] != "False":
+                reached.add("new privileges")
+    return Outcome(bool(reached), f"reached: {', '.join(sorted(reached)) or 'nothing'}")
+
+
+def _secrets(stage: Stage) -> dict[str, Path]:
+    """Copies of files of the node beside the originals: the attack removes what it can."""
+    home = stage.home(stage.first)
+    originals = {"fence": home / "fence.json", "another model": home / "models" / "demo.gguf"}
+    if stage.has_certificates:
+        originals["key of the node"] = stage.trust / "node" / "a" / "tls.key"
+    copies = {"pepper": home / "keys.pepper"}
+    copies["pepper"].write_text("secret")
+    for kind, original in originals.items():
+        copies[kind] = original.with_name(f"{original.name}.copy")
+        copies[kind].write_bytes(original.read_bytes() if original.exists() else b"17")
+    return copies
+
+
+ATTACKS = tuple(
+    Attack(
+        name=f"hostile code in `{mode}`",
+        row="3",
+        input="files of the node and cluster, Redis, discovery, 169.254.169.254, signals, /proc",
+        act=_in_place_of(mode),
+    )
+    for mode in MODES
+)

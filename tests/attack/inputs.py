@@ -1,0 +1,253 @@
+"""Inputs of clients and registries that cost or reach more than they should (trust 4)."""
+
+import asyncio
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from typing import Any
+
+import httpx
+
+from protos import store_pb2
+from tests.attack.calls import converse, exchange
+from tests.attack.stage import METADATA, QUESTION, REGISTRY_PORT, ROOT, STORE_MIB, Act, Attack, Outcome, Stage
+from tests.integration.host import test_pull_hostile as hostile_registry
+from tests.integration.host.test_hostile_headers import HOSTILE as HEADERS
+from tests.unit.gateway.templates.test_template_worker import LOOP
+from tests.unit.runner.core.grammar.test_json_schema import HOSTILE as SCHEMAS
+from tests.waiting import Stopwatch, next_look
+from tools.model_zoo import build
+
+# Another user's request takes less than a second; this is what a busy machine may add.
+NEIGHBOUR_S = 10.0
+PAUSE_S_MAX = 5.0  # bench/loop_lag.py measures the lag itself
+TEXT_BYTES = 8 * 2**20 - 4096
+HOSTS = ("evil.example", "evil.local", "evil.internal")
+SPELLINGS = (
+    *(METADATA, "2852039166", "0xa9fea9fe", "169.254.43518", f"[::ffff:{METADATA}]", "0.0.0.0"),
+    *("127.0.0.1", "127.1", "2130706433", "[::ffff:127.0.0.1]", "localhost", "localhost."),
+)
+STATUSES = (401, 403, 500, 503)
+UPLOADS, UPLOAD_BYTES = 8, 300 * 2**20
+HEADROOM_BYTES = 256 * 2**20
+
+
+async def _neighbour(stage: Stage, attack: Awaitable[Any], body: dict[str, Any] | None = None) -> tuple[float, str]:
+    """Return how long another user waited for the cluster while an attack ran, and the status of the answer."""
+    evil = asyncio.ensure_future(attack)
+    await next_look(0.3)
+    watch = Stopwatch()
+    try:
+        async with asyncio.timeout(2 * NEIGHBOUR_S), stage.client() as client:
+            answer = await client.post("/api/chat", json=body or QUESTION)
+        said = f"{answer.status_code}"
+    except (TimeoutError, httpx.HTTPError) as error:
+        said = type(error).__name__
+    waited_s = watch.wall_s
+    evil.cancel()
+    with suppress(asyncio.CancelledError, httpx.HTTPError):
+        await evil
+    return waited_s, said
+
+
+def _schema(name: str) -> Callable[[Stage], Awaitable[Outcome]]:
+    async def act(stage: Stage) -> Outcome:
+        await stage.runner()
+        async with stage.client() as client:
+            body = QUESTION | {"format": SCHEMAS[name]}
+            constrained = QUESTION | {"format": {"type": "object", "properties": {"a": {"type": "boolean"}}}}
+            evil = asyncio.gather(*(client.post("/api/chat", json=body) for _ in range(3)))
+            waited_s, said = await _neighbour(stage, evil, constrained)
+        damage = waited_s > NEIGHBOUR_S or said != "200"
+        return Outcome(damage, f"another constrained request: {said} after {waited_s:.1f} s")
+
+    return act
+
+
+async def send_control_tokens(stage: Stage) -> Outcome:
+    """8 MiB of the beginnings of control tokens; damage is a pause of the gateway's event loop."""
+    await stage.runner()
+    unit = "<|im_"  # with it begin those of the demo model
+    body = json.dumps(QUESTION | {"messages": [{"role": "user", "content": unit * (TEXT_BYTES // len(unit))}]})
+    pauses = []
+    async with stage.client() as client, stage.client() as other:
+        evil = asyncio.gather(*(client.post("/api/chat", content=body.encode()) for _ in range(4)))
+        while not evil.done():
+            watch = Stopwatch()
+            with suppress(httpx.TimeoutException):
+                await other.get("/healthz")
+            pauses.append(watch.wall_s)
+            await next_look(0.005)
+            if pauses[-1] > PAUSE_S_MAX:
+                evil.cancel()
+        answers = await asyncio.gather(evil, return_exceptions=True)
+    codes = sorted({one.status_code for one in answers[0]}) if isinstance(answers[0], list) else "nothing in time"
+    worst_s = max(pauses)
+    return Outcome(worst_s > PAUSE_S_MAX, f"answered {codes}; longest wait for /healthz {1000 * worst_s:.0f} ms")
+
+
+async def loop_in_template(stage: Stage) -> Outcome:
+    """A model whose chat template runs for ever, asked again and again."""
+    await _with_template(stage)
+    await stage.runner()
+
+    async def ask() -> None:
+        async with stage.client() as client:
+            while True:
+                await asyncio.gather(
+                    *(client.post("/api/chat", json=QUESTION | {"model": "looping"}) for _ in range(8))
+                )
+
+    asking = asyncio.create_task(ask())
+    waits, said = [], ""
+    try:
+        for _ in range(5):
+            waited_s, said = await _neighbour(stage, next_look())
+            waits.append(waited_s)
+            if said != "200":
+                break
+    finally:
+        asking.cancel()
+    damage = max(waits) > NEIGHBOUR_S or said != "200"
+    return Outcome(damage, f"another user's chats: {said}, at most {max(waits):.1f} s")
+
+
+async def _with_template(stage: Stage) -> None:
+    path = stage.directory / "looping.gguf"
+    if not path.exists():
+        tool = [sys.executable, "-m", "gguf.scripts.gguf_new_metadata", "--chat-template", LOOP]
+        made = [*tool, str(ROOT / "models" / "demo.gguf"), str(path)]
+        await asyncio.to_thread(subprocess.run, made, check=True, capture_output=True)
+    assert await _create(stage, "looping", path.read_bytes()) == ""
+
+
+async def _create(stage: Stage, name: str, content: bytes) -> str:
+    """Upload a file and make a model of it, as `ollama create` does; the error, empty if it was made."""
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    async with stage.client() as client:
+        sent = await client.post(f"/api/blobs/{digest}", content=content)
+        if sent.status_code >= httpx.codes.BAD_REQUEST:
+            return f"{sent.status_code} {sent.text[:120]}"
+        made = await client.post("/api/create", json={"model": name, "files": {"m.gguf": digest}, "stream": False})
+    return "" if made.status_code == httpx.codes.OK and "error" not in made.text else made.text[:160]
+
+
+def _header(kind: str) -> Callable[[Stage], Awaitable[Outcome]]:
+    async def act(stage: Stage) -> Outcome:
+        change, words = HEADERS[kind]
+        error = await _create(stage, "evil", change(build("dense", stage.directory).read_bytes()))
+        assert not error or words in error or "gguf" in error.lower(), error
+        return Outcome(not error, error or "a model was made of it")
+
+    return act
+
+
+async def announce_uploads(stage: Stage) -> Outcome:
+    """Many uploads at once, each of which fits alone; damage is a promise of more room than there is."""
+    room = 2 * ((STORE_MIB * 2**20 - HEADROOM_BYTES) // UPLOAD_BYTES)
+    async with AsyncExitStack() as stack:
+        waiting = []
+        for number in range(UPLOADS):
+            reader, writer = await asyncio.open_connection(stage.first.address, 11434)
+            stack.callback(writer.close)
+            head = f"POST /api/blobs/sha256:{number:064x} HTTP/1.1\r\nHost: {stage.first.address}\r\n"
+            writer.write(f"{head}Content-Length: {UPLOAD_BYTES}\r\n\r\n".encode() + b"x" * 65536)
+            waiting.append(asyncio.create_task(reader.readline()))
+        done, taken = await asyncio.wait(waiting, timeout=6)
+        for task in taken:
+            task.cancel()
+        statuses = sorted({task.result().decode()[9:12] for task in done})
+    return Outcome(len(taken) > room, f"{len(taken)} of {UPLOADS} taken, {room} fit; others: {statuses or 'none'}")
+
+
+async def rebind_names(stage: Stage) -> Outcome:
+    """Requests of a page whose name was pointed here."""
+    let_in = []
+    async with stage.client() as client:
+        for name in HOSTS:
+            page = {"host": f"{name}:11434", "origin": f"http://{name}:11434"}
+            tried = [("GET", path) for path in ("/api/tags", "/v1/models", "/puna/v1/nodes", "/metrics")]
+            for method, path in (*tried, ("POST", "/api/chat")):
+                body, headers = (QUESTION, page) if method == "POST" else (None, {"host": page["host"]})
+                answer = await client.request(method, path, json=body, headers=headers)
+                let_in += [f"{method} {path} under {name}"] * (answer.status_code == httpx.codes.OK)
+    return Outcome(bool(let_in), f"{len(let_in)} of 15 let in" + "".join(f"; {one}" for one in let_in[:3]))
+
+
+async def redirect_inside(stage: Stage) -> Outcome:
+    """A registry that sends a pull to services of the node, under every spelling."""
+    with stage.canary() as log, hostile_registry.scripted(address=stage.address, port=REGISTRY_PORT) as server:
+        before = len(re.findall("GET|HEAD", log.read_text()))
+        async with stage.client() as client:
+            for spelling in SPELLINGS:
+                server.respond = hostile_registry.redirecting_to(f"{spelling}:80")
+                body = {"model": f"{server.host}/team/model", "insecure": True, "stream": False}
+                await client.post("/api/pull", json=body)
+        hits = len(re.findall("GET|HEAD", log.read_text())) - before
+        assert server.asked
+    return Outcome(hits > 0, f"{len(SPELLINGS)} spellings, {hits} requests came to services of the node")
+
+
+async def refuse_at_registry(stage: Stage) -> Outcome:
+    """A registry that refuses, while another node has a manifest under the same name."""
+    there, here = stage.hosts
+    stored = []
+    blobs = {hashlib.sha256(one).hexdigest(): one for one in (hostile_registry.CONFIG, _demo())}
+    with hostile_registry.scripted(address=stage.address, port=REGISTRY_PORT) as server:
+        server.manifest = hostile_registry.manifest_with(*blobs.items())
+        server.respond = partial(_blob, blobs)
+        name = f"{server.host}/team/model:latest"
+        error = await _pull(stage, there, name)
+        assert not error, error
+        for status in STATUSES:
+            server.respond = partial(_refuse, status)
+            if not await _pull(stage, here, name, there):
+                stored.append(str(status))
+                delete = store_pb2.DeleteRequest(name=name).SerializeToString()
+                await exchange(here, "/puna.v1.ModelStore/Delete", delete, stage.insider("gateway"))
+    return Outcome(
+        bool(stored), f"{STATUSES}: the other node's manifest was stored after {', '.join(stored) or 'none'}"
+    )
+
+
+def _demo() -> bytes:
+    return (ROOT / "models" / "demo.gguf").read_bytes()
+
+
+def _blob(blobs: dict[str, bytes], asked: hostile_registry.Asked) -> hostile_registry.Answer | None:
+    found = next((blob for digest, blob in blobs.items() if digest in asked.path), None)
+    return None if found is None else hostile_registry.part_of(found, asked)
+
+
+def _refuse(status: int, _asked: object) -> hostile_registry.Answer:
+    return status, {}, b"{}"
+
+
+async def _pull(stage: Stage, host: str, name: str, *sources: str) -> str:
+    """Pull to one node; the error, empty if the model is there."""
+    request = store_pb2.PullRequest(name=name, insecure=True, sources=sources).SerializeToString()
+    return (await converse(host, "/puna.v1.ModelStore/Pull", request, stage.insider("gateway")))[1]
+
+
+def _of(row: str, name: str, said: str, act: Act, *, breaks: bool = False) -> Attack:
+    return Attack(name=name, row=row, input=said, act=act, breaks=breaks)
+
+
+ATTACKS = (
+    *(_of("4", f"hostile GGUF header: {kind}", "upload and create", _header(kind)) for kind in HEADERS),
+    _of("4", "names that were pointed here", ", ".join(HOSTS), rebind_names),
+    _of("4", "redirects into the node", ", ".join(SPELLINGS), redirect_inside),
+    _of("4", "registry that refuses", f"answers {STATUSES}", refuse_at_registry),
+    _of("4", "uploads of announced length", f"{UPLOADS} of {UPLOAD_BYTES} bytes", announce_uploads),
+    _of("4", "beginnings of control tokens", f"chat text of {TEXT_BYTES} bytes", send_control_tokens, breaks=True),
+    _of("4", "template that loops", "8 chats at once, again and again", loop_in_template, breaks=True),
+    *(
+        _of("4", f"schema: {name}", f"format of {len(json.dumps(SCHEMAS[name]))} bytes", _schema(name), breaks=True)
+        for name in SCHEMAS
+    ),
+)
