@@ -175,7 +175,8 @@ class Stage:
             "PUNA_NODE_ID": machine.name,
             "PUNA_CONTEXT_LENGTH": "1024",
             "PUNA_REGISTRIES": f"http://{self.address}:{REGISTRY_PORT}",
-            "PUNA_INSECURE": "1",  # the gateway is published without keys
+            # The gateway is published without keys.
+            ("PUNA_OPEN_GATEWAY" if self.has_certificates else "PUNA_INSECURE"): "1",
         }
         if machine is self.first:
             found |= {"PUNA_HOST": f"{machine.address}:11434"}
