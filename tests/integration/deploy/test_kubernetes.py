@@ -282,21 +282,11 @@ def test_redis_has_a_user_for_each_role_and_hosts_have_none(overlay: str) -> Non
 
 def test_cert_manager_issues_names_that_the_code_compares() -> None:
     component = MANIFESTS / "components" / "cert-manager"
-    texts = [path.read_text() for path in (component / "certificates.yaml", component / "host.yaml")]
-    for certificate in yaml.safe_load_all(texts[0]):
+    for certificate in yaml.safe_load_all((component / "certificates.yaml").read_text()):
         role = RoleName(Role(certificate["metadata"]["name"].removeprefix("puna-trust-")))
         assert certificate["spec"]["uris"] == [role.uri]
         assert tuple(certificate["spec"]["dnsNames"]) == role.host_names
         assert certificate["spec"]["secretName"] == f"puna-trust-{role}"
-    burst = (MANIFESTS / "components" / "autoscaling" / "host-burst.yaml").read_text()
-    for text in (texts[1], burst):
-        (volume,) = [
-            one for one in yaml.safe_load(text)["spec"]["template"]["spec"]["volumes"] if one["name"] == "trust"
-        ]
-        asked = {name.partition("/")[2]: value for name, value in volume["csi"]["volumeAttributes"].items()}
-        node = RoleName(Role.NODE, "pod-1")
-        assert asked["uri-sans"].replace("${POD_NAME}", "pod-1") == node.uri
-        assert tuple(asked["dns-names"].replace("${POD_NAME}", "pod-1").split(",")) == node.host_names
 
 
 def test_the_gateway_asks_for_keys_and_its_secret_is_mounted_where_it_looks() -> None:
