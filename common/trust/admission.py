@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from common.errors import InvalidRequest, PermissionDenied, Unauthenticated
 from common.ids import random_id
 from common.startup_error import StartupError
-from common.trust.authority import Authority, write_private
+from common.trust.authority import Authority, locked, write_private
 from common.trust.certificates import BadCertificate, Facts, read_facts
 from common.trust.identity import read_trusted
 from common.trust.requests import read_request
@@ -81,7 +81,9 @@ class Admission:
         Raises:
             InvalidRequest, StartupError: as `admit`.
         """
-        certificate = self.authority.certify(before.name, _key_of(request), life_s=before.life_s)
+        key = _key_of(request)
+        with locked(self.authority.directory):
+            certificate = self.authority.certify(before.name, key, life_s=before.life_s)
         self._keep(before.name, certificate)
         return certificate
 

@@ -4,9 +4,11 @@ DIRECTORY/ca/ca.crt, ca.key      the authorities that are accepted, newest first
 DIRECTORY/gateway, node/a, …     identities: each is what `PUNA_TRUST` of one process names
 """
 
+import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -72,14 +74,15 @@ class Authority:
         Raises:
             StartupError: there is no authority, or the files cannot be written.
         """
-        authority = self._read()
-        pair = issue(authority, name, now_unix_s=self._wall_unix_s(), life_s=life_s)
-        path = self._path(name)
-        write_private(path, {AUTHORITIES: authority.certificate, KEY: pair.key, CERTIFICATE: pair.certificate})
+        with locked(self.directory):
+            authority = self._read()
+            pair = issue(authority, name, now_unix_s=self._wall_unix_s(), life_s=life_s)
+            path = self._path(name)
+            write_private(path, {AUTHORITIES: authority.certificate, KEY: pair.key, CERTIFICATE: pair.certificate})
         return path
 
     def certify(self, name: RoleName, key: ec.EllipticCurvePublicKey, *, life_s: float = LIFE_S) -> bytes:
-        """Return a certificate for a key that was drawn on another machine. Nothing is written.
+        """Return a certificate for a key that was drawn on another machine. Write nothing: `locked` is the caller's.
 
         Raises:
             StartupError: there is no authority.
@@ -115,10 +118,11 @@ class Authority:
             StartupError: as `issue`.
         """
         made = make_authority(self._wall_unix_s())
-        accepted = newest_of(made.certificate + self._read().certificate, _ACCEPTED_MAX)
-        for facts in self.issued():
-            write_private(self._path(facts.name), {AUTHORITIES: accepted})
-        write_private(self.directory / _OWN, {_AUTHORITY_KEY: made.key, AUTHORITIES: accepted})
+        with locked(self.directory):
+            accepted = newest_of(made.certificate + self._read().certificate, _ACCEPTED_MAX)
+            for facts in self.issued():
+                write_private(self._path(facts.name), {AUTHORITIES: accepted})
+            write_private(self.directory / _OWN, {_AUTHORITY_KEY: made.key, AUTHORITIES: accepted})
 
     def issued(self) -> list[Facts]:
         """List the certificates that were issued into this directory.
@@ -159,6 +163,24 @@ class Authority:
             raise StartupError(f"{error.filename}: {error.strerror}") from error
         except BadCertificate as error:
             raise StartupError(str(error)) from error
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Change an authority's files: other processes wait, and none reads a key beside the certificate of another.
+
+    Raises:
+        StartupError: there is no directory.
+    """
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StartupError(f"there is no authority in {directory}; `puna trust init` makes one") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_private(directory: Path, files: dict[str, bytes]) -> None:

@@ -1,20 +1,17 @@
 """JoinTokens by which machines join: each is good once and for a while. The authority's directory has their hashes."""
 
-import fcntl
 import hashlib
 import json
-import os
 import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from common.paths import replace_file
 from common.startup_error import StartupError
-from common.trust.authority import Authority
+from common.trust.authority import Authority, locked
 from common.trust.certificates import BadCertificate, by_fingerprint, issuer_of
 from common.trust.identity import CERTIFICATE, read_trusted
 from common.trust.roles import Role
@@ -119,7 +116,7 @@ class JoinTokens:
             StartupError: as `create`.
         """
         self._authority.authorities()  # only beside one
-        with _locked(self._path.parent):
+        with locked(self._path.parent):
             records = self._read()
             yield records
             oldest_unix_s = self._wall_unix_s() - _KEPT_S
@@ -146,16 +143,6 @@ class JoinTokens:
             return next(iter(by_fingerprint(issuer or authorities)))
         except (OSError, BadCertificate) as error:
             raise StartupError(f"{shown}: {error}") from error
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _hash(secret: str) -> str:

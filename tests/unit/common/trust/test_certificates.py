@@ -1,13 +1,16 @@
 """Names, dates and files of certificates."""
 
 import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import common.trust.authority as authority_module
 from common.startup_error import StartupError
 from common.trust.authority import Authority
-from common.trust.certificates import LIFE_S, BadCertificate, check_pair, issue, make_authority, read_facts
+from common.trust.certificates import LIFE_S, BadCertificate, KeyPair, check_pair, issue, make_authority, read_facts
 from common.trust.identity import Identity
 from common.trust.roles import Role, RoleName, parse_role
 from tests.certificates import write_certificate
@@ -193,3 +196,17 @@ def test_a_damaged_renewal_leaves_the_last_good_certificate_in_use(
     assert identity.material() is first
     authority.issue(NODE)
     assert identity.material().pair.key != first.pair.key
+
+
+def test_a_rotation_waits_until_a_certificate_is_written(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    rotation = threading.Thread(target=authority.rotate)
+
+    def issue_while_another_rotates(*arguments: Any, **more: Any) -> KeyPair:
+        rotation.start()
+        rotation.join(0.3)  # it ends within that where nothing holds it up
+        return issue(*arguments, **more)
+
+    monkeypatch.setattr(authority_module, "issue", issue_while_another_rotates)
+    written = authority.issue(NODE)
+    rotation.join()
+    assert (written / "ca.crt").read_bytes() == authority.authorities()
