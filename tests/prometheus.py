@@ -56,6 +56,11 @@ def start_prometheus(directory: Path, gateway_url: str) -> Prometheus:
         for discovery in job["http_sd_configs"]:
             discovery["url"] = gateway_url + httpx.URL(discovery["url"]).path
             discovery["refresh_interval"] = "1s"
+    return run_prometheus(directory, config)
+
+
+def run_prometheus(directory: Path, config: dict[str, Any]) -> Prometheus:
+    """Run it with a configuration."""
     file = directory / "prometheus.yml"
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
     port = free_port()

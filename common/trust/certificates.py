@@ -106,7 +106,9 @@ def certify(
         )
     )
     if is_node:
-        builder = builder.add_extension(x509.NameConstraints(_names_of_runners(name), None), critical=True)
+        # Go knows no constraint of directory names, and refuses what it does not know in a critical extension. OpenSSL
+        # and gRPC obey constraints in any case.
+        builder = builder.add_extension(x509.NameConstraints(_names_of_runners(name), None), critical=False)
     return _pem(builder.sign(issuer_key, hashes.SHA256())) + (authority.certificate if is_runner else b"")
 
 

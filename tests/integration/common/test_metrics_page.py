@@ -1,5 +1,6 @@
 """Metrics pages that other machines reach: certificates of scrapers pass, those of other roles and strangers do not."""
 
+import shutil
 import socket
 import ssl
 import subprocess
@@ -13,7 +14,9 @@ import pytest
 from common.errors import StartupError
 from common.metrics_page import serve_metrics
 from common.network import split_host_port
+from tests.prometheus import Prometheus, run_prometheus
 from tests.trust import Cluster, acting_as
+from tests.waiting import wait_until
 
 FOR_ALL = "0.0.0.0:0"
 
@@ -43,6 +46,33 @@ def read(page: str, accepted: Path, shown: Path | None = None) -> httpx.Response
 def test_a_scraper_reads_it(authority: Cluster, page: str, role: str) -> None:
     own = authority.directory(role)
     assert "puna_build_info{" in read(page, own, own).text
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed (make deps-system)")
+@pytest.mark.parametrize("role", ["discovery", "node/a"])
+def test_prometheus_verifies_the_page_of_a_role(authority: Cluster, tmp_path: Path, role: str) -> None:
+    files = authority.directory("metrics")
+    with acting_as(authority.identity(role)):
+        port = split_host_port(serve_metrics(FOR_ALL, service="any"))[1]
+    tls = {
+        "ca_file": str(files / "ca.crt"),
+        "cert_file": str(files / "tls.crt"),
+        "key_file": str(files / "tls.key"),
+        "server_name": f"{role.partition('/')[0]}.puna.internal",
+    }
+    target = {"targets": [f"127.0.0.1:{port}"]}
+    job = {"job_name": "page", "scheme": "https", "tls_config": tls, "static_configs": [target]}
+    prometheus = run_prometheus(tmp_path, {"global": {"scrape_interval": "1s"}, "scrape_configs": [job]})
+    try:
+        wait_until(lambda: _scraped(prometheus), deadline_s=20, what="the page is scraped")
+        (found,) = prometheus.get("targets")["activeTargets"]
+        assert (found["health"], found["lastError"]) == ("up", "")
+    finally:
+        prometheus.stop()
+
+
+def _scraped(prometheus: Prometheus) -> bool:
+    return any(one["health"] != "unknown" for one in prometheus.get("targets")["activeTargets"])
 
 
 @pytest.mark.parametrize("role", ["node/a", "gateway", "scheduler", "discovery"])
