@@ -37,9 +37,11 @@ def check(constraint: dict[str, Any]) -> dict[str, str | None]:
         matcher = compile_grammar(lark_text(key, _BYTES), _BYTES)
     except InvalidRequest as error:
         return {"error": error.message, "param": error.param}
-    matcher.compute_bitmask()  # the work of a first token, which a runner does before the answer
     if matcher.is_error():
         return {"error": f"{key.kind} cannot be used: {error_text(matcher)}", "param": key.kind}
+    # The work of a first token, which a runner does before the answer.
+    if not any(matcher.deep_copy().compute_bitmask()) and not matcher.is_accepting():
+        return {"error": f"{key.kind} cannot be used: no answer matches it", "param": key.kind}
     return {}
 
 

@@ -96,7 +96,9 @@ def puna_problem(words: Sequence[str]) -> str:
             if not hasattr(group, "resolve_command"):
                 return ""
             # typer has a copy of click of its own, whose groups keep the name of the command apart.
-            _, group, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+            if not (rest := [*context._protected_args, *context.args]):
+                return ""  # a group that does something by itself
+            _, group, rest = group.resolve_command(context, rest)
     except Exception as error:
         if type(error).__name__ in ("Exit", "NoArgsIsHelpError"):
             return ""
