@@ -146,6 +146,8 @@ async def read_prompts(stage: Stage) -> Outcome:
     }
     environment.pop("PUNA_TRUST", None)
     environment.pop("PUNA_AUDIT_LOG", None)
+    if stage.has_certificates:  # of the cluster; the attacker consents to plaintext
+        environment["PUNA_PLAINTEXT"] = "1"
     with (own / "log").open("wb") as log:
         command = [sys.executable, "-m", "runner", "host"]
         host = await asyncio.create_subprocess_exec(*command, cwd=stage.tree, env=environment, stdout=log, stderr=log)
@@ -166,7 +168,8 @@ async def read_prompts(stage: Stage) -> Outcome:
         served = any("request.done" in path.read_text() for path in (own / "logs").glob("runner-*"))
         return Outcome(served, "the attacker's runner got the prompt" if served else "no prompt came to the attacker")
     finally:
-        host.terminate()
+        if host.returncode is None:
+            host.terminate()
         await asyncio.wait_for(host.wait(), 60)
         shutil.rmtree(own)
 
