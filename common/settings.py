@@ -116,7 +116,7 @@ class PunaSettings(BaseSettings):
     it: mutual TLS on every TCP connection between processes of the cluster. Read again when the files change. For
     `puna up` the directory above those of the roles."""
     metrics_listen: str = "127.0.0.1:0"
-    """Where the process serves its Prometheus page; port 0 takes any free one. Other machines need a certificate of
+    """Address of the Prometheus page of the process; port 0 takes any free one. Other machines need a certificate of
     the role `metrics` or `operator`."""
     ollama_env: bool = True
     """Where a name is not set, its `OLLAMA_` equivalent counts; `false`: never."""

@@ -14,6 +14,6 @@ class DiscoverySettings(PunaSettings):
     """The directory of `puna trust init`, on the machine that has it: nodes renew their certificates over the network.
     With PUNA_JOIN_LISTEN machines join. `puna up --address` sets both."""
     join_listen: str = ""
-    """Where machines that have a token of `puna tokens create` get a certificate, over TLS; empty: nowhere."""
+    """Address at which machines with a token of `puna tokens create` get a certificate, over TLS; empty: none."""
     home: Path = Path("~/.puna")
     """State of the node; discovery keeps the list of removed nodes there."""

@@ -1,4 +1,4 @@
-"""Calls of an attacker: any method with any bytes, whoever listens, without the checks of our own clients."""
+"""Calls of an attacker: any method with any bytes to any listener, without the checks of our own clients."""
 
 import asyncio
 import contextlib

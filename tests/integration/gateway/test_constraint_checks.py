@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from common.clock import SystemClock
 from common.errors import InvalidRequest
 from gateway.constraint_checks import REFUSAL_KEPT_S, ConstraintChecks
 from gateway.core.dispatch.fairness import NO_TENANT
 from gateway.core.request.constraint import Constraint
 from tests.integration.gateway.conftest import Cluster, eventually
+from tests.set_clock import SetClock
 
 WIDE = json.dumps({"properties": {f"p{number}": {"type": "string"} for number in range(2_000)}})
 # Each of its schemas compiles in half a second.
@@ -24,15 +24,6 @@ SLOW = Constraint(
     schemas={f"s{number}": WIDE.replace("p1", f"q{number}") for number in range(16)},
 )
 _tenant = ContextVar("tenant", default=NO_TENANT)
-
-
-class SetClock(SystemClock):
-    """A clock that the test moves."""
-
-    moved_s = 0.0
-
-    def now_s(self) -> float:
-        return 100.0 + self.moved_s
 
 
 @pytest.fixture

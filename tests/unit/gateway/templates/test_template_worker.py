@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from common.clock import SystemClock
 from common.errors import TemplateFailed
 from common.sandbox.worker_pool import WALL_S_MAX, WORKERS
 from gateway.core.dispatch.fairness import NO_TENANT
 from gateway.templates.kills import KILL_REMEMBERED_S
 from gateway.templates.pool import TEMPLATE_BYTES_MAX, TemplatePool
 from gateway.templates.worker import make_renderer
+from tests.set_clock import SetClock
 from tests.waiting import Stopwatch
 
 VARIABLES: dict[str, Any] = {"messages": [{"role": "user", "content": "<b>hi</b> ä"}], "tools": [{"name": "é"}]}
@@ -25,15 +25,6 @@ VARIABLES: dict[str, Any] = {"messages": [{"role": "user", "content": "<b>hi</b>
 
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 _tenant = ContextVar("tenant", default=NO_TENANT)
-
-
-class SetClock(SystemClock):
-    """A clock that the test moves."""
-
-    moved_s = 0.0
-
-    def now_s(self) -> float:
-        return 100.0 + self.moved_s
 
 
 @pytest.fixture
