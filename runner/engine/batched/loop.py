@@ -367,7 +367,7 @@ class Loop(EngineLoop):
                 done = total - len(sequence.pending)
                 report.outcomes.append(Progressed(sequence.id, done, total, sequence.cached_prompt_tokens))
             if sequence.checkpoints and len(slot.held) == sequence.checkpoints[0]:
-                self._slots.checkpoints.save(slot.id, len(slot.held))
+                self._slots.save_checkpoint(slot)
                 sequence.checkpoints = sequence.checkpoints[1:]
         if output < 0:
             return

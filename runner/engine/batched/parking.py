@@ -2,6 +2,7 @@
 
 In a unified cache every token looks at the mask of every cell that is used, idle ones too: 10,000 idle cells made a
 step of a small model half as long again. Moving an idle prompt out and back costs a copy, computing it again far more.
+A windowed or recurrent memory is moved with its checkpoints, so that a shorter prefix of it can be taken as well.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.telemetry.logs import get_logger
-from runner.core.sequence.slots import SlotView
+from runner.core.sequence.slots import SlotChoice, SlotView
+from runner.engine.batched.checkpoint_store import CheckpointStore
 from runner.engine.llama.context import Context, StatePart
 
 log = get_logger()
@@ -34,15 +36,18 @@ class ParkedPrompt:
     state: NDArray[np.uint8]
     sequence_id: int | None  # of the prompt that it begins with; None: of none
     salt: str  # of that request
+    first_position: int  # the oldest one that the state holds; > 0 only with a sliding window
 
 
 class ParkingLot:
     """Parked prompts, oldest first, bounded in bytes. Only the engine thread may use it."""
 
-    def __init__(self, context: Context, *, bytes_max: int) -> None:
-        """`bytes_max` 0 turns parking off."""
+    def __init__(self, context: Context, checkpoints: CheckpointStore, *, bytes_max: int, recurrent: bool) -> None:
+        """Share `bytes_max` with the checkpoints; 0 turns parking off. `recurrent`: the memory has such a state."""
         self._context = context
+        self._checkpoints = checkpoints
         self._bytes_max = bytes_max
+        self._recurrent = recurrent
         self._prompts: dict[int, ParkedPrompt] = {}
         self._next_id = context.slots  # ids of slots and of parked prompts never meet
         self.enabled = bytes_max > 0
@@ -55,6 +60,8 @@ class ParkingLot:
                 held=parked.inputs,
                 busy=True,
                 last_used=0,
+                first_position=parked.first_position,
+                checkpoints=self._checkpoints.places(parked.id),
                 worth_tokens=max(WORTH_TOKENS_MIN, len(parked.inputs) // COPY_SPEEDUP),
                 salt=parked.salt,
             )
@@ -67,33 +74,69 @@ class ParkingLot:
         known = [parked.sequence_id for parked in reversed(self._prompts.values()) if parked.sequence_id is not None]
         return tuple(known[:TOLD_MAX])
 
-    def park(self, slot_id: int, inputs: list[int], *, sequence_id: int | None, salt: str = "") -> bool:
-        """Copy what a slot holds; False if it is too large to be moved. `sequence_id`: whose prompt it begins with."""
-        if self._context.state_bytes(slot_id, StatePart.ALL) > self._bytes_max // 2:
+    def park(
+        self, slot_id: int, inputs: list[int], *, sequence_id: int | None, salt: str = "", first_position: int = 0
+    ) -> bool:
+        """Copy what a slot holds, and its checkpoints; False if that is too large or gains nothing.
+
+        Args:
+            slot_id: the slot.
+            inputs: what it holds.
+            sequence_id: whose prompt it begins with; None: no prompt's.
+            salt: of its last request.
+            first_position: the oldest one that the memory still has.
+        """
+        size_bytes = self._context.state_bytes(slot_id, StatePart.ALL)
+        if size_bytes > self._bytes_max // 2:
             return False
+        if self._recurrent and size_bytes == self._context.state_bytes(slot_id, StatePart.PARTIAL):
+            return False  # no attention: idle slots cost the others nothing
         state = self._context.save(slot_id, StatePart.ALL)
         if state.size == 0:
             return False
         # A conversation that went on replaces its own beginning.
         for known in list(self._prompts.values()):
             if known.salt == salt and known.inputs == inputs[: len(known.inputs)]:
-                del self._prompts[known.id]
+                self._drop(known.id)
+        self._checkpoints.fork(slot_id, self._next_id, len(inputs))
         self._prompts[self._next_id] = ParkedPrompt(
-            id=self._next_id, inputs=list(inputs), state=state, sequence_id=sequence_id, salt=salt
+            id=self._next_id,
+            inputs=list(inputs),
+            state=state,
+            sequence_id=sequence_id,
+            salt=salt,
+            first_position=first_position,
         )
         self._next_id += 1
-        while sum(parked.state.size for parked in self._prompts.values()) > self._bytes_max:
-            del self._prompts[next(iter(self._prompts))]
+        self.make_room()
         log.info("slot.parked", slot=slot_id, tokens=len(inputs), bytes=state.size)
         return True
 
-    def unpark(self, parked_id: int, slot_id: int, tokens: int, stop: int) -> bool:
+    def unpark(self, choice: SlotChoice, stop: int) -> bool:
         """Put the first inputs, up to position `stop`, into an empty slot; False leaves the slot empty."""
-        parked = self._prompts[parked_id]
+        parked = self._prompts[choice.source_id]
+        slot_id, tokens = choice.slot_id, choice.prefix_tokens
+        whole = tokens == len(parked.inputs)
         restored = self._context.restore(slot_id, parked.state, StatePart.ALL)
-        if restored and (tokens == len(parked.inputs) or self._context.erase(slot_id, stop)):
-            if tokens == len(parked.inputs):
-                del self._prompts[parked_id]  # the slot holds all of it now
+        if restored and choice.restores:
+            restored = self._checkpoints.restore(slot_id, source_id=parked.id, tokens=tokens)
+        if restored and (whole or self._context.erase(slot_id, stop)):
+            self._checkpoints.fork(parked.id, slot_id, tokens)
+            if whole:
+                self._drop(parked.id)  # the slot holds all of it now
             return True
         self._context.erase(slot_id, 0)
         return False
+
+    def make_room(self) -> None:
+        """Drop the oldest prompts until the rest fits beside the checkpoints."""
+        while self._prompts and self._bytes + self._checkpoints.size_bytes > self._bytes_max:
+            self._drop(next(iter(self._prompts)))
+
+    @property
+    def _bytes(self) -> int:
+        return sum(parked.state.size for parked in self._prompts.values())
+
+    def _drop(self, parked_id: int) -> None:
+        del self._prompts[parked_id]
+        self._checkpoints.cut(parked_id, 0)

@@ -1,17 +1,11 @@
-"""The slots of a context and their contents. Applies the core's decisions to llama.cpp's memory.
-
-Copies of recurrent states and sliding windows, which cannot go back, are kept by slot, bounded in number and bytes.
-"""
+"""The slots of a context and their contents. Applies the core's decisions to llama.cpp's memory."""
 
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from common.telemetry.logs import get_logger
 from runner.core.sequence.batching import BatchRow
-from runner.core.sequence.checkpoints import best_checkpoint, plan_checkpoints, surplus_checkpoints
+from runner.core.sequence.checkpoints import best_checkpoint, plan_checkpoints
 from runner.core.sequence.context_shift import ContextShift
 from runner.core.sequence.decode_windows import LoneStep
 from runner.core.sequence.inputs import excess_rows, holds_media, whole_units
@@ -26,80 +20,13 @@ from runner.core.sequence.slots import (
     choose_slot,
     resume_point,
 )
+from runner.engine.batched.checkpoint_store import CheckpointStore
 from runner.engine.batched.parking import IDLE_CELLS_MAX, ParkingLot
 from runner.engine.batched.sequence import Sequence
 from runner.engine.contract.engine import StepReport
-from runner.engine.llama.context import Context, StatePart
+from runner.engine.llama.context import Context
 
 log = get_logger()
-
-# Fewer copies than this in the memory given are of no use to several slots.
-COPIES_MIN = 4
-
-
-class CheckpointStore:
-    """Checkpoints of each slot. Only the engine thread may use it."""
-
-    def __init__(self, context: Context, *, bytes_max: int) -> None:
-        """`bytes_max` 0 turns checkpoints off."""
-        self._context = context
-        self._bytes_max = bytes_max
-        # By slot, then by inputs; the copies are never changed, so slots that forked share them.
-        self._saved: dict[int, dict[int, NDArray[np.uint8]]] = {}
-        self.enabled = bytes_max > 0
-
-    def places(self, slot_id: int) -> tuple[int, ...]:
-        """After how many inputs a slot was saved."""
-        return tuple(self._saved.get(slot_id, ()))
-
-    def save(self, slot_id: int, tokens: int) -> None:
-        """Save what a slot holds now, `tokens` inputs."""
-        size_bytes = self._context.state_bytes(slot_id, StatePart.PARTIAL)
-        if size_bytes > self._bytes_max // COPIES_MIN:
-            self.enabled = False  # large windows: copying them would cost more than it saves
-            log.info("checkpoint.too_large", bytes=size_bytes)
-            return
-        data = self._context.save(slot_id, StatePart.PARTIAL)
-        if data.size == 0:
-            return
-        saved = self._saved.setdefault(slot_id, {})
-        saved[tokens] = data
-        for surplus in surplus_checkpoints(tuple(saved)):
-            del saved[surplus]
-        self._make_room()
-
-    def restore(self, slot_id: int, *, source_id: int, tokens: int) -> bool:
-        """Put the copy of another or the same slot back."""
-        return self._context.restore(slot_id, self._saved[source_id][tokens], StatePart.PARTIAL)
-
-    def fork(self, source_id: int, copy_id: int, tokens: int) -> None:
-        """`copy_id` now holds the first `tokens` inputs of `source_id`."""
-        saved = {place: data for place, data in self._saved.get(source_id, {}).items() if place <= tokens}
-        if saved:
-            self._saved[copy_id] = saved
-
-    def cut(self, slot_id: int, kept_tokens: int) -> None:
-        """Drop a slot's saves beyond `kept_tokens`."""
-        saved = self._saved.get(slot_id)
-        if saved is None:
-            return
-        for place in [place for place in saved if place > kept_tokens]:
-            del saved[place]
-        if not saved:
-            del self._saved[slot_id]
-
-    def _make_room(self) -> None:
-        """Drop the slots' oldest copies until the rest fits. Shared copies count once."""
-        while True:
-            sizes = {id(data): data.size for saved in self._saved.values() for data in saved.values()}
-            if sum(sizes.values()) <= self._bytes_max:
-                return
-            slot_id = max(self._saved, key=lambda candidate: len(self._saved[candidate]))
-            place = min(self._saved[slot_id])
-            del self._saved[slot_id][place]
-            log.info("checkpoint.dropped", slot=slot_id, tokens=place)
-            if not self._saved[slot_id]:
-                del self._saved[slot_id]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,11 +56,16 @@ class SlotTable:
         rules: MemoryRules,
         copies_bytes_max: int = 0,
     ) -> None:
-        """Checkpoints are taken only of memory that cannot go back; prompts are parked only from memory that can."""
+        """Checkpoints are taken only of memory that cannot go back; they and parked prompts share the bytes."""
         goes_back = rules.erases_tail and rules.window_tokens == 0
-        parks = goes_back and policy is SlotPolicy.BEST  # the other policy never copies a prefix
+        parks = policy is SlotPolicy.BEST  # the other policy never copies a prefix
         self.checkpoints = CheckpointStore(context, bytes_max=0 if goes_back else copies_bytes_max)
-        self._parking = ParkingLot(context, bytes_max=copies_bytes_max if parks else 0)
+        self._parking = ParkingLot(
+            context,
+            self.checkpoints,
+            bytes_max=copies_bytes_max if parks else 0,
+            recurrent=not rules.erases_tail,
+        )
         self._context = context
         self._policy = policy
         self.rules = rules
@@ -276,12 +208,20 @@ class SlotTable:
         if slot is None:
             return False
         sequence_id = None if slot.shifted else slot.last_sequence_id
-        if self._parking.park(slot.id, slot.held, sequence_id=sequence_id, salt=slot.salt):
+        # What no later input attends to is still in the cache, but not in the copy.
+        window_start = _position(slot, len(slot.held)) + 1 - self.rules.window_tokens
+        first = max(self._first_position(slot), window_start) if self.rules.window_tokens else 0
+        if self._parking.park(slot.id, slot.held, sequence_id=sequence_id, salt=slot.salt, first_position=first):
             self.erase_tail(slot, 0)
             self.has_parked = True
         else:
             slot.parks = False
         return True
+
+    def save_checkpoint(self, slot: Slot) -> None:
+        """Copy what of a slot cannot go back; parked prompts give way."""
+        self.checkpoints.save(slot.id, len(slot.held))
+        self._parking.make_room()
 
     def evict_oldest_idle(self) -> bool:
         """Empty the idle slot used longest ago; False if no idle slot holds anything."""
@@ -304,14 +244,13 @@ class SlotTable:
                 assert last + 1 == held - slot.excess, f"slot {slot.id}: position {last}, {held} inputs held"
 
     def _views(self) -> list[SlotView]:
-        windowed = self.rules.window_tokens > 0
         slots = [
             SlotView(
                 slot_id=slot.id,
                 held=slot.held,
                 busy=slot.sequence is not None,
                 last_used=slot.last_used,
-                first_position=max(0, self._context.first_position(slot.id)) if windowed else 0,
+                first_position=self._first_position(slot),
                 checkpoints=self.checkpoints.places(slot.id),
                 excess=slot.excess,
                 salt=slot.salt,
@@ -319,6 +258,10 @@ class SlotTable:
             for slot in self.slots
         ]
         return slots + self._parking.views()
+
+    def _first_position(self, slot: Slot) -> int:
+        """Return the oldest position that a slot can still attend to; 0 without a window."""
+        return max(0, self._context.first_position(slot.id)) if self.rules.window_tokens else 0
 
     def _prompts_in_progress(self, *, besides: Sequence) -> list[PromptView]:
         return [
@@ -357,7 +300,7 @@ class SlotTable:
         _log_eviction(slot)
         self.erase_tail(slot, 0)
         if choice.source_id >= len(self.slots):
-            if self._parking.unpark(choice.source_id, slot.id, prefix, stop):
+            if self._parking.unpark(choice, stop):
                 slot.held = inputs[:prefix]
                 log.info("slot.unparked", slot=slot.id, tokens=prefix)
             return
