@@ -118,6 +118,7 @@ def _without_figures(devices: discovery_pb2.DeviceList) -> discovery_pb2.DeviceL
     lasting.CopyFrom(devices)
     for device in lasting.devices:
         device.free_bytes = device.free_age_ms = 0
+        device.ClearField("vitals")
     return lasting
 
 

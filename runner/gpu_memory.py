@@ -1,4 +1,4 @@
-"""Reads the memory of GPUs from their drivers, without creating a context on them: NVML, and sysfs for AMD.
+"""Reads the memory and the condition of GPUs from their drivers, without creating a context: NVML, sysfs for AMD.
 
 A broken card can hang NVML for ever, so a host asks through `python -m runner gpu-memory`: a child that prints a line
 at least once a second, and is killed when it falls silent.
@@ -9,7 +9,6 @@ after its end.
 
 import argparse
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -18,34 +17,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import orjson
-import pynvml
 
 from runner.core.devices.gpu_memory import GpuMemory, has_moved, normal_pci_id
 from runner.core.host.environment import CARDS
+from runner.nvml import Nvml
 
 KIB = 1024
 # Of other users' programs nothing is asked, and of other programs nothing is of use.
 _OURS = b"runner"
-
-
-def nvidia_processes(handle: Any) -> tuple[tuple[int, int], ...] | None:  # the binding has no type for it
-    """Process ids and bytes on a card, those that compute and those that draw; None: its driver does not list them."""
-    held: dict[int, int] = {}
-    try:
-        for found in (
-            pynvml.nvmlDeviceGetComputeRunningProcesses(handle),
-            pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle),
-        ):
-            for one in found:
-                held[int(one.pid)] = max(held.get(int(one.pid), 0), int(one.usedGpuMemory or 0))
-    except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError):
-        return None
-    return tuple(sorted(held.items()))
 
 
 def read_amd_processes(sysfs: Path, proc: Path) -> dict[str, tuple[tuple[int, int], ...]]:
@@ -105,62 +88,17 @@ def _clients(directory: Path) -> Iterator[tuple[str, int]]:
         yield normal_pci_id(pci_id), count
 
 
-# Under WSL a stub of the distribution may lie in the usual place; the driver's own library is here. Loaded first, it is
-# also what every later search for the same name finds.
-_WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
-_CARDS_MAX = 64
+# A line comes every second. While nothing moves, cards are also read no more often.
 INTERVAL_S = 1.0
-LOOK_INTERVAL_S = 0.25
+BUSY_INTERVAL_S = 0.25
+BUSY_S = 5.0
 # NVML lists the cards that were there when it was initialised.
 REOPEN_INTERVAL_S = 30.0
+# Requests on standard input.
+LIST_ANEW = b"\n"
+LOOK_CLOSELY = b"."
 SENT_AT_ONCE_BYTES = 16 * 1024 * 1024
 ONCE_TIMEOUT_S = 10.0
-
-
-def open_nvml() -> bool:
-    """Initialise NVIDIA's management library; False where there is no driver."""
-    with contextlib.suppress(OSError):
-        ctypes.CDLL(_WSL_LIBRARY)
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return False
-    return True
-
-
-def read_nvidia() -> list[GpuMemory]:
-    """Every NVIDIA card that answers. One that fell off the bus does not, and is left out."""
-    try:
-        driver = f"nvidia {pynvml.nvmlSystemGetDriverVersion()}"
-        count = min(pynvml.nvmlDeviceGetCount(), _CARDS_MAX)
-    except pynvml.NVMLError:
-        return []
-    cards = (_read_nvidia_card(index, driver) for index in range(count))
-    return [card for card in cards if card is not None]
-
-
-def _read_nvidia_card(index: int, driver: str) -> GpuMemory | None:
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        pci_id = normal_pci_id(pynvml.nvmlDeviceGetPciInfo(handle).busId)
-        uuid = pynvml.nvmlDeviceGetUUID(handle)
-        try:
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        except pynvml.NVMLError_NotSupported:  # unified memory, as on Tegra and GB10: RAM is all that it has
-            return GpuMemory(
-                pci_id=pci_id, uuid=uuid, total_bytes=0, free_bytes=0, source="nvml", driver=driver, unified=True
-            )
-    except pynvml.NVMLError:
-        return None
-    return GpuMemory(
-        pci_id=pci_id,
-        uuid=uuid,
-        total_bytes=memory.total,
-        free_bytes=memory.free,
-        source="nvml",
-        driver=driver,
-        processes=nvidia_processes(handle),
-    )
 
 
 def read_amd(sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> list[GpuMemory]:
@@ -198,9 +136,15 @@ def _text(path: Path) -> str:
     return ""
 
 
-def read_cards(*, nvml: bool) -> list[GpuMemory]:
+def read_cards(nvml: Nvml | None) -> list[GpuMemory]:
     """Every card of every driver."""
-    return [*(read_nvidia() if nvml else []), *read_amd()]
+    return [*(nvml.read() if nvml is not None else []), *read_amd()]
+
+
+def with_vitals(cards: list[GpuMemory], nvml: Nvml | None) -> list[GpuMemory]:
+    """Add what the drivers say beside memory. It is read anew, and errors are reported once."""
+    vitals = nvml.read_vitals() if nvml is not None else {}
+    return [replace(card, vitals=vitals.get(card.pci_id)) for card in cards]
 
 
 def known_cards() -> list[GpuMemory]:
@@ -226,26 +170,26 @@ def cards_as_json(cards: list[GpuMemory]) -> str:
 
 
 class Asks:
-    """Whatever comes on standard input asks to look for cards anew. Where nothing can come, it is only a pause."""
+    """Requests on standard input. Without a standard input it is only a pause."""
 
     def __init__(self, descriptor: int = 0) -> None:
         self._descriptor = descriptor
         self._is_open = True
         self._pause = threading.Event()
 
-    def came_within(self, timeout_s: float) -> bool:
-        """Return True as soon as input is there, False after the time."""
+    def heard_within(self, timeout_s: float) -> bytes:
+        """Return input as soon as it is there, nothing after the time."""
         if self._is_open:
             try:
                 if not select.select([self._descriptor], [], [], timeout_s)[0]:
-                    return False
-                self._is_open = bool(os.read(self._descriptor, select.PIPE_BUF))
+                    return b""
+                if heard := os.read(self._descriptor, select.PIPE_BUF):
+                    return heard
             except (OSError, ValueError):
-                self._is_open = False
-            if self._is_open:
-                return True
+                pass
+            self._is_open = False
         self._pause.wait(timeout_s)
-        return False
+        return b""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -256,24 +200,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print a JSON list of cards every second, sooner when much has changed, until the reader is gone.
 
-    Ends at once if there are no cards. A line on standard input asks for cards that came just now.
+    Ends at once if there are no cards.
     """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader's end is ours
-    nvml, asks, is_asked = open_nvml(), Asks(), False
+    nvml, asks, heard = Nvml.open(), Asks(), b""
     opened_s = time.monotonic()
+    busy_until_s = opened_s + BUSY_S
+    looked: list[GpuMemory] = []
     sent: list[GpuMemory] = []
     sent_s = -INTERVAL_S
     while True:
         now_s = time.monotonic()
-        if is_asked or now_s - opened_s >= REOPEN_INTERVAL_S:
+        if LIST_ANEW in heard or now_s - opened_s >= REOPEN_INTERVAL_S:
             # Also where it could not be opened: cards of another driver keep this process alive.
-            if nvml:
-                pynvml.nvmlShutdown()
-            nvml, opened_s = open_nvml(), now_s
-        cards = read_cards(nvml=nvml)
-        if now_s - sent_s >= INTERVAL_S or has_moved(sent, cards, threshold_bytes=SENT_AT_ONCE_BYTES):
-            print(cards_as_json(cards), flush=True)
-            sent, sent_s = cards, now_s
-            if args.once or not cards:
+            nvml, opened_s = Nvml.open(nvml), now_s
+        before, looked = looked, read_cards(nvml)
+        if heard or has_moved(before, looked, threshold_bytes=SENT_AT_ONCE_BYTES):
+            busy_until_s = now_s + BUSY_S
+        has_errors = nvml is not None and nvml.collect_errors()
+        is_time = has_errors or now_s - sent_s >= INTERVAL_S
+        if is_time or has_moved(sent, looked, threshold_bytes=SENT_AT_ONCE_BYTES):
+            sent, sent_s = looked, now_s
+            print(cards_as_json(with_vitals(sent, nvml)), flush=True)
+            if args.once or not sent:
                 return 0
-        is_asked = asks.came_within(LOOK_INTERVAL_S)
+        heard = asks.heard_within(BUSY_INTERVAL_S if now_s < busy_until_s else INTERVAL_S)

@@ -19,6 +19,7 @@ TRUST_NAMES = {
     cluster_pb2.TRUST_PREDICTED: "predicted",
     cluster_pb2.TRUST_STALE: "stale",
 }
+THROTTLE_REASONS = ("power", "thermal", "power_brake")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,20 @@ class DeviceGauges:
             "replicas, what their decode steps read, once it is known",
             "source",
         )
-        self.gauges = ScrapedGauges((self._total, self._free, self._age, self._state, self._speed))
+        self._utilization = family("utilization_ratio", "Share of the time with a kernel running on a card")
+        self._temperature = family("temperature_celsius", "Temperature of a card")
+        self._power = family("power_watts", "Power that a card draws")
+        self._throttled = family(
+            "throttled", "1 while the clocks of a card are held down: power, thermal, power_brake", "reason"
+        )
+        self._errors = family(
+            "errors",
+            "Errors that a card's driver reported: xid_application, xid_hardware (since the host started), "
+            "ecc_corrected, ecc_uncorrected (since the driver was loaded)",
+            "kind",
+        )
+        self._vitals = (self._utilization, self._temperature, self._power, self._throttled, self._errors)
+        self.gauges = ScrapedGauges((self._total, self._free, self._age, self._state, self._speed, *self._vitals))
 
     def read_from(self, rows: Callable[[], Iterable[DeviceRow]]) -> None:
         """Set the source of the rows."""
@@ -68,3 +82,19 @@ class DeviceGauges:
                 yield Sample(self._speed, device.decode_bytes_s, (*row.labels, "replicas"))
             for state, name in STATE_NAMES.items():
                 yield Sample(self._state, float(state == device.state), (*row.labels, name))
+            if device.HasField("vitals"):
+                yield from self._vital_samples(device.vitals, row.labels)
+
+    def _vital_samples(self, vitals: cluster_pb2.DeviceVitals, labels: tuple[str, ...]) -> Iterator[Sample]:
+        given = {field.name: value for field, value in vitals.ListFields()}  # those with presence also if they are 0
+        figures = {"utilization": self._utilization, "temperature_c": self._temperature, "power_w": self._power}
+        for field, family in figures.items():
+            if field in given:
+                yield Sample(family, given[field], labels)
+        for reason in THROTTLE_REASONS:
+            yield Sample(self._throttled, float(reason in vitals.throttled), (*labels, reason))
+        yield Sample(self._errors, vitals.xids_application, (*labels, "xid_application"))
+        yield Sample(self._errors, vitals.xids_hardware, (*labels, "xid_hardware"))
+        for kind in ("ecc_corrected", "ecc_uncorrected"):
+            if kind in given:
+                yield Sample(self._errors, given[kind], (*labels, kind))

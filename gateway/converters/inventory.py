@@ -167,6 +167,7 @@ def _device(device: cluster_pb2.Device, report_age_ms: int) -> dict[str, object]
         "state_reason": device.state_reason,
         "check_exit_code": device.check_exit_code if device.HasField("check_exit_code") else None,
         "check_last_line": device.check_last_line or None,
+        "vitals": shown(device.vitals) if device.HasField("vitals") else None,
     }
 
 

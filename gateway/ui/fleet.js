@@ -112,6 +112,7 @@ function makeDevice(device) {
     state: h("span", { className: "badge" }),
     free: h("span", { className: "free" }),
     source: h("span", { className: "source faint" }),
+    vitals: h("p", { className: "faint" }),
     reason: h("p", { className: "reason" }),
     clear: makeClear(),
     bar: makeBar(),
@@ -132,6 +133,7 @@ function makeDevice(device) {
     ),
     made.bar,
     h("div", { className: "row under" }, made.legend, made.source),
+    made.vitals,
     made.reason,
     made.clear.problem,
   );
@@ -140,8 +142,20 @@ function makeDevice(device) {
   return card;
 }
 
+function conditionWords(vitals) {
+  const given = (value) => value !== null && value !== undefined;
+  return [
+    given(vitals.utilization) && `${Math.round(100 * vitals.utilization)} % busy`,
+    given(vitals.temperature_c) && `${vitals.temperature_c} °C`,
+    given(vitals.power_w) && `${Math.round(vitals.power_w)} W`,
+    vitals.throttled?.length && `throttled: ${vitals.throttled.join(", ")}`,
+    vitals.ecc_uncorrected && `${vitals.ecc_uncorrected} uncorrected ECC errors`,
+    vitals.last_xid && `Xid ${vitals.last_xid}, ${duration(Date.now() - 1000 * vitals.last_xid_at_unix_s)} ago`,
+  ].filter(Boolean);
+}
+
 function drawDevice(card, device, node) {
-  const { name, kind, state, free, source, reason, bar, legend } = card.made;
+  const { name, kind, state, free, source, vitals, reason, bar, legend } = card.made;
   say(name, device.name);
   say(
     kind,
@@ -155,6 +169,9 @@ function drawDevice(card, device, node) {
   say(free, `${bytes(device.free_bytes)} free of ${bytes(device.total_bytes)}`);
   say(source, `${device.trust} · ${device.free_source || "no source"} · ${duration(device.free_age_ms)} ago`);
   mark(source, "data-trust", device.trust);
+  const condition = conditionWords(device.vitals || {});
+  say(vitals, condition.join(" · "));
+  vitals.hidden = condition.length === 0;
   const words = [
     device.state_reason,
     device.check_last_line,

@@ -54,6 +54,30 @@ NODE = Board(
                     (f"max by ({_BY}, state) (puna_discovery_device_state{_N})", "{{device}} {{state}}"),
                 ),
                 lines(
+                    "Temperature of cards",
+                    "celsius",
+                    (f"max by ({_BY}) (puna_discovery_device_temperature_celsius{_N})", "{{device}}"),
+                ),
+                lines(
+                    "Power of cards",
+                    "watt",
+                    (f"max by ({_BY}) (puna_discovery_device_power_watts{_N})", "{{device}}"),
+                ),
+                lines(
+                    "Use of cards",
+                    "percentunit",
+                    (f"max by ({_BY}) (puna_discovery_device_utilization_ratio{_N})", "{{device}} busy"),
+                    (
+                        f"max by ({_BY}, reason) (puna_discovery_device_throttled{_N})",
+                        "{{device}} throttled: {{reason}}",
+                    ),
+                ),
+                lines(
+                    "Errors of cards",
+                    "short",
+                    (f"max by ({_BY}, kind) (puna_discovery_device_errors{_N})", "{{device}} {{kind}}"),
+                ),
+                lines(
                     "Speed of memory",
                     "Bps",
                     (

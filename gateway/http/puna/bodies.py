@@ -417,6 +417,21 @@ class Held(ResponseModel):
     graph_bytes: int
 
 
+class DeviceVitals(ResponseModel):
+    """Condition of a card as its driver reports it; null: it does not say."""
+
+    utilization: float | None
+    temperature_c: int | None
+    power_w: float | None
+    throttled: list[str] = Field(description="Why its clocks are held down: power, thermal, power_brake")
+    ecc_corrected: int | None = Field(description="Since the driver was loaded")
+    ecc_uncorrected: int | None
+    xids_application: int = Field(description="Xid errors since the host started that a program causes")
+    xids_hardware: int
+    last_xid: int
+    last_xid_at_unix_s: int
+
+
 class DeviceAnswer(ResponseModel):
     """One device."""
 
@@ -444,6 +459,7 @@ class DeviceAnswer(ResponseModel):
     state_reason: str
     check_exit_code: int | None
     check_last_line: str | None
+    vitals: DeviceVitals | None
 
 
 class ClearedDevice(DeviceAnswer):

@@ -1,8 +1,34 @@
-"""Memory of cards as a driver reports it. Pure."""
+"""Memory and condition of cards as a driver reports them. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+# Errors that a program causes; every other one points at the card, its driver or its bus.
+# Source: NVIDIA's k8s-device-plugin, which ignores the same ones for the health of a card.
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardVitals:
+    """Condition of a card; None: its driver does not say."""
+
+    utilization: float | None = None  # share of the driver's sampling period with a kernel running
+    temperature_c: int | None = None
+    power_w: float | None = None
+    throttled: tuple[str, ...] = ()  # why its clocks are held down: "power", "thermal", "power_brake"
+    ecc_corrected: int | None = None  # since the driver was loaded
+    ecc_uncorrected: int | None = None
+    xids: tuple[int, ...] = ()  # numbers of the driver's errors since the last report
+
+    @classmethod
+    def from_report(cls, report: Mapping[str, Any]) -> "CardVitals":
+        """Parse a part of a child's report.
+
+        Raises:
+            TypeError, ValueError: it is something else.
+        """
+        return cls(**{**report, "throttled": tuple(report["throttled"]), "xids": tuple(map(int, report["xids"]))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +46,7 @@ class GpuMemory:
     shared_free_bytes: int = 0
     device_id: str = ""  # under which its host has shown it; empty: not yet
     processes: tuple[tuple[int, int], ...] | None = None  # process id and bytes (0: not said); None: not listed
+    vitals: CardVitals | None = None
 
     @classmethod
     def from_report(cls, report: Mapping[str, Any]) -> "GpuMemory":
@@ -31,7 +58,9 @@ class GpuMemory:
         processes = report.get("processes")
         if processes is not None:
             processes = tuple((int(pid), int(count)) for pid, count in processes)
-        return cls(**{**report, "processes": processes})
+        vitals = report.get("vitals")
+        vitals = None if vitals is None else CardVitals.from_report(vitals)
+        return cls(**{**report, "processes": processes, "vitals": vitals})
 
 
 def normal_pci_id(text: str) -> str:

@@ -9,6 +9,7 @@ from runner.core.devices.device_health import Condition, DeviceHealth
 from runner.core.devices.device_settings import Amount, DeviceSettings, IntegratedGpus, RpcServer, amount_for
 from runner.core.devices.devices import CPU_ID, HOST_POOL, DeviceType, EngineDevice
 from runner.core.devices.free_figures import Figure
+from runner.core.devices.gpu_memory import APPLICATION_XIDS, CardVitals
 from runner.core.devices.holders import Holder
 from runner.core.host.environment import VisibleDevice
 
@@ -87,6 +88,23 @@ class Entry:
         device.free_source = figure.source
         device.trust = cluster_pb2.TRUST_PREDICTED if figure.is_predicted else cluster_pb2.TRUST_MEASURED
         self.read_at_s = now_s
+
+    def take_vitals(self, vitals: CardVitals, wall_unix_s: float) -> None:
+        """Store a newer condition; Xid errors add up."""
+        kept = self.device.vitals
+        report = cluster_pb2.DeviceVitals(
+            utilization=vitals.utilization,
+            temperature_c=vitals.temperature_c,
+            power_w=vitals.power_w,
+            throttled=vitals.throttled,
+            ecc_corrected=vitals.ecc_corrected,
+            ecc_uncorrected=vitals.ecc_uncorrected,
+            xids_application=kept.xids_application + sum(xid in APPLICATION_XIDS for xid in vitals.xids),
+            xids_hardware=kept.xids_hardware + sum(xid not in APPLICATION_XIDS for xid in vitals.xids),
+            last_xid=vitals.xids[-1] if vitals.xids else kept.last_xid,
+            last_xid_at_unix_s=int(wall_unix_s) if vitals.xids else kept.last_xid_at_unix_s,
+        )
+        kept.CopyFrom(report)
 
     def overhead_bytes(self, settings: DeviceSettings) -> int | None:
         """Return the operator's reserve, or None."""

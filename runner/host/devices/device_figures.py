@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from common.clock import Clock
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2
 from runner.core.devices.devices import HOST_POOL
 from runner.core.devices.free_figures import card_figure, lent_figure, predicted_figure, ram_figure
@@ -15,6 +16,8 @@ from runner.engine.devices.rpc_hello import RpcMemory
 from runner.host.devices.device_entry import Entry
 from runner.host.devices.rpc_servers import ServerAnswer, ask_server
 from runner.ram import read_host_memory
+
+log = get_logger()
 
 # A change of this size is reported at once, smaller ones every second.
 URGENT_BYTES = 16 * 1024 * 1024
@@ -91,6 +94,10 @@ class DeviceFigures:
                 entry.take(card_figure(card, own, integrated=entry.draws_from_ram), self._clock.now_s())
                 if card.processes is not None:  # else the last report stays
                     entry.processes = dict(card.processes)
+                if card.vitals is not None:
+                    entry.take_vitals(card.vitals, self._clock.wall_unix_s())
+                    if card.vitals.xids:
+                        log.warning("device.xid", device=entry.id, xids=card.vitals.xids)
 
     def take_lent(self, entry: Entry, memory: RpcMemory, ram: HostMemory) -> None:
         """Record the memory of an idle device as its RPC server reports it."""

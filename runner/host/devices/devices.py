@@ -381,9 +381,13 @@ class Devices:
 
     async def _watch_figures(self) -> None:
         report_at_s = self._clock.now_s()
+        living: set[int | None] = set()
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             entries = self._table.entries
+            before, living = living, {process.pid for process in self._processes()}
+            if living != before:
+                self._asking_drivers.hurry()
             self._figures.read_ram(entries)
             self._figures.predict(entries)
             if self._hot_plug.woke_up():

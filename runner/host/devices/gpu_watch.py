@@ -1,4 +1,4 @@
-"""Follows what the drivers say about GPU memory, through a child that may hang so that the host does not."""
+"""Follows what the drivers say about cards, through a child that may hang so that the host does not."""
 
 import asyncio
 import contextlib
@@ -11,6 +11,7 @@ import orjson
 from common.telemetry.logs import get_logger
 from runner.core.devices.gpu_memory import GpuMemory
 from runner.core.host.environment import child_environment
+from runner.gpu_memory import LIST_ANEW, LOOK_CLOSELY
 from runner.host.processes import children
 
 log = get_logger()
@@ -32,8 +33,15 @@ class Asking:
     def ask(self) -> None:
         """Never waits: a child that hangs is not written to for long."""
         self._asked.set()
+        self._write(LIST_ANEW)
+
+    def hurry(self) -> None:
+        """Have the cards read more often for a while: processes on them come or go."""
+        self._write(LOOK_CLOSELY)
+
+    def _write(self, request: bytes) -> None:
         if self._child is not None and not self._child.transport.get_write_buffer_size():
-            self._child.write(b"\n")
+            self._child.write(request)
 
     def forget(self) -> None:
         """Drop earlier requests: a child that is yet to start knows every card."""

@@ -1,9 +1,12 @@
 """GPU memory as the drivers tell it: a library of our own in place of NVIDIA's, read by a real child."""
 
 import json
+import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,9 @@ from typing import Any
 import pytest
 
 from runner import gpu_memory
-from runner.core.devices.gpu_memory import GpuMemory
+from runner.core.devices.gpu_memory import CardVitals, GpuMemory
 from runner.core.host.environment import CARDS
-from tests.fake_nvml import GPU_IS_LOST, NOT_SUPPORTED, Card, FakeNvml
+from tests.fake_nvml import GPU_IS_LOST, NOT_SUPPORTED, Card, FakeNvml, Vitals
 
 ROOT = Path(__file__).resolve().parents[3]
 GIB = 1024**3
@@ -52,6 +55,7 @@ def test_nvidia_cards_are_read_with_uuid_address_and_driver(library: FakeNvml) -
         source="nvml",
         driver="nvidia 999.1",
         processes=(),
+        vitals=CardVitals(),
     )
     assert (second.pci_id, second.uuid, second.free_bytes) == ("0001:02:00.0", "GPU-two", 0)
 
@@ -122,3 +126,79 @@ def test_by_hand_a_runner_asks_in_a_process_of_its_own_and_not_for_ever(
     library.hang()
     monkeypatch.setattr(gpu_memory, "ONCE_TIMEOUT_S", 1.0)
     assert gpu_memory.known_cards() == []
+
+
+def test_the_condition_of_a_card_is_read_beside_its_memory(library: FakeNvml) -> None:
+    vitals = Vitals(
+        utilization_percent=93,
+        temperature_c=84,
+        power_mw=612_500,
+        throttled=0x1 | 0x4 | 0x20,  # idle, which is no throttling; power cap; thermal slowdown by software
+        ecc_corrected=12,
+        ecc_uncorrected=1,
+    )
+    library.tell(replace(ONE, vitals=vitals), TWO)
+    first, second = (GpuMemory.from_report(card).vitals for card in told(library))
+    assert first == CardVitals(
+        utilization=0.93,
+        temperature_c=84,
+        power_w=612.5,
+        throttled=("power", "thermal"),
+        ecc_corrected=12,
+        ecc_uncorrected=1,
+    )
+    assert second == CardVitals(), "a card that supports none of it"
+
+
+@contextmanager
+def followed(library: FakeNvml) -> Iterator[Callable[[], list[GpuMemory]]]:
+    """Run the reader; the function returns its next line."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "runner", "gpu-memory"],
+        cwd=ROOT,
+        env={**os.environ, **library.environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as reader:
+        assert reader.stdout is not None
+        stdout = reader.stdout
+        try:
+            yield lambda: [GpuMemory.from_report(card) for card in json.loads(stdout.readline())]
+        finally:
+            reader.terminate()
+
+
+def test_an_error_of_a_card_is_reported_once_and_with_its_card(library: FakeNvml) -> None:
+    library.tell(ONE, TWO)
+    library.raise_xid(ONE, 31)  # of before
+    with followed(library) as cards:
+        assert [card.vitals for card in cards()] == [CardVitals(), CardVitals()]
+        library.raise_xid(TWO, 79)
+        library.raise_xid(TWO, 13)
+        reported = [0, 0]
+        while not all(reported):
+            first, second = (card.vitals for card in cards())
+            assert first == CardVitals()
+            assert second is not None
+            reported = [reported[0] + second.xids.count(79), reported[1] + second.xids.count(13)]
+        assert reported == [1, 1]
+        assert [card.vitals for card in cards()] == [CardVitals(), CardVitals()]
+
+
+def test_cards_are_read_once_a_second_while_nothing_moves(library: FakeNvml) -> None:
+    library.tell(ONE)
+    with followed(library) as cards:
+        for _ in range(math.ceil(gpu_memory.BUSY_S) + 2):  # it begins busy
+            cards()
+        library.count_readings()
+        for _ in range(4):
+            cards()
+        # Two calls list the cards for each line: one for memory, one for the rest.
+        assert library.count_readings() <= 2 * 4 + 2
+        library.tell(replace(ONE, free_bytes=GIB))
+        while cards()[0].free_bytes != GIB:
+            pass
+        library.count_readings()
+        for _ in range(3):
+            cards()
+        assert library.count_readings() >= 3 * 3, "a card that moves is read several times a second"

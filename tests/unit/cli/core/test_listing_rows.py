@@ -67,7 +67,7 @@ def test_a_device_shows_where_its_free_figure_comes_from_and_how_old_it_is() -> 
     )
 
     assert rows == [
-        ("n1", "ready", "CPU", "CPU", "", "8.0 GB", "0 B", "cgroup, 0.2 s ago", "", "", "", "", "2", "", "", "")
+        ("n1", "ready", "CPU", "CPU", "", "8.0 GB", "0 B", "cgroup, 0.2 s ago", "", "", "", "", "2", "", "", "", "")
     ]
 
 
@@ -87,6 +87,16 @@ def test_a_device_shows_its_state_why_and_what_is_promised_and_kept_free() -> No
         "max_bytes": 6_000_000_000,
         "speed_bytes_s": 550e9,
         "speed_source": "replicas",
+        "vitals": {
+            "utilization": 0.934,
+            "temperature_c": 84,
+            "power_w": None,
+            "throttled": ["thermal"],
+            "ecc_corrected": 5,
+            "ecc_uncorrected": 1,
+            "last_xid": 79,
+            "last_xid_at_unix_s": NOW_UNIX_S - 240,
+        },
         "lent_to": [{"placement": "p7", "model": "big:latest", "node": "n2"}],
     }
     store = {"free_bytes": 9_000_000_000, "total_bytes": 10_000_000_000}
@@ -107,6 +117,7 @@ def test_a_device_shows_its_state_why_and_what_is_promised_and_kept_free() -> No
         "RUNNERS": "0",
         "STORE FREE": "9.0 GB",
         "LENT TO": "placement p7 of model big:latest on node n2",
+        "CARD": "93% busy, 84 °C, throttled: thermal, 1 uncorrected ECC errors, Xid 79 4 minutes ago",
         "REASON": "its test failed: signal 6",
     }
 

@@ -42,6 +42,14 @@ def test_a_device_that_is_left_out_shows_how_its_test_ended() -> None:
     assert (page["class"], page["max_bytes"]) == ("integrated", 5)
 
 
+def test_what_the_driver_of_a_card_does_not_say_is_null() -> None:
+    vitals = cluster_pb2.DeviceVitals(temperature_c=84, throttled=["power"], last_xid=79, last_xid_at_unix_s=5)
+    page = shown(cluster_pb2.Device(id="GPU-1", vitals=vitals))["vitals"]
+    assert isinstance(page, dict)
+    assert (page["temperature_c"], page["power_w"], page["throttled"], page["last_xid"]) == (84, None, ["power"], 79)
+    assert shown(cluster_pb2.Device(id="cpu"))["vitals"] is None
+
+
 def test_a_model_that_crashes_on_a_node_is_shown_there_with_its_next_try() -> None:
     row = cluster_pb2.CrashRow(
         model_name="m:latest", node_id="n", crashes=3, last_at_unix_ms=5000, retry_at_unix_ms=7000, error="signal 9"

@@ -10,6 +10,7 @@ import pytest
 from runner import gpu_memory
 from runner.core.devices.gpu_memory import GpuMemory, find_by_address, has_moved, normal_pci_id
 from runner.gpu_memory import Asks, read_amd
+from runner.nvml import Nvml
 
 GIB = 1024**3
 
@@ -120,14 +121,14 @@ def test_a_driver_that_comes_up_late_is_heard_beside_one_that_tells_already(monk
     turns = iter(range(50))
     heard: list[bool] = []
 
-    def read_cards(*, nvml: bool) -> list[GpuMemory]:
-        heard.append(nvml)
-        return [] if nvml or next(turns, None) is None else [amd]
+    def read_cards(nvml: Nvml | None) -> list[GpuMemory]:
+        heard.append(nvml is not None)
+        return [] if nvml is not None or next(turns, None) is None else [amd]
 
-    monkeypatch.setattr(gpu_memory, "open_nvml", lambda: next(comes_up))
+    monkeypatch.setattr(Nvml, "open", lambda *_: Nvml() if next(comes_up) else None)
     monkeypatch.setattr(gpu_memory, "read_cards", read_cards)
     monkeypatch.setattr(gpu_memory, "REOPEN_INTERVAL_S", 0.0)
-    monkeypatch.setattr(gpu_memory, "LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(gpu_memory, "BUSY_INTERVAL_S", 0.0)
     before = signal.getsignal(signal.SIGPIPE)
     try:
         assert gpu_memory.run(argparse.Namespace(once=False)) == 0
@@ -140,13 +141,13 @@ def test_a_word_on_standard_input_asks_for_the_cards_of_now_and_an_end_of_it_nev
     hears, asks = os.pipe()
     try:
         listening = Asks(hears)
-        assert not listening.came_within(0)
-        os.write(asks, b"\n\n")
-        assert listening.came_within(60)
-        assert not listening.came_within(0)
+        assert not listening.heard_within(0)
+        os.write(asks, b"\n.")
+        assert listening.heard_within(60) == b"\n."
+        assert not listening.heard_within(0)
         os.close(asks)
-        assert not listening.came_within(0)
-        assert not listening.came_within(0)
+        assert not listening.heard_within(0)
+        assert not listening.heard_within(0)
     finally:
         os.close(hears)
 
@@ -156,19 +157,18 @@ def test_the_library_lists_anew_when_it_is_asked_for_and_not_before(monkeypatch:
     turns = iter(range(6))
     turn = 0
 
-    def open_nvml() -> bool:
+    def open_nvml(*_: object) -> None:
         opened.append(turn)
-        return False
 
-    def read_cards(*, nvml: bool) -> list[GpuMemory]:
+    def read_cards(_: Nvml | None) -> list[GpuMemory]:
         nonlocal turn
         turn = next(turns, -1)
         card = GpuMemory(pci_id="0000:03:00.0", uuid="", total_bytes=GIB, free_bytes=turn * GIB, source="sysfs")
         return [card] if turn >= 0 else []
 
-    monkeypatch.setattr(gpu_memory, "open_nvml", open_nvml)
+    monkeypatch.setattr(Nvml, "open", open_nvml)
     monkeypatch.setattr(gpu_memory, "read_cards", read_cards)
-    monkeypatch.setattr(gpu_memory.Asks, "came_within", lambda *_: turn == 2)
+    monkeypatch.setattr(gpu_memory.Asks, "heard_within", lambda *_: gpu_memory.LIST_ANEW if turn == 2 else b"")
     before = signal.getsignal(signal.SIGPIPE)
     try:
         assert gpu_memory.run(argparse.Namespace(once=False)) == 0

@@ -1,5 +1,7 @@
 """Figures of memory: where each comes from, how far it may be relied on, and what limits it."""
 
+from typing import Any
+
 import pytest
 
 from common.clock import SystemClock
@@ -13,7 +15,7 @@ from runner.core.devices.free_figures import (
     predicted_figure,
     ram_figure,
 )
-from runner.core.devices.gpu_memory import GpuMemory
+from runner.core.devices.gpu_memory import CardVitals, GpuMemory
 from runner.core.devices.memory import HostMemory
 from runner.core.host.promises import MemoryNeed, find_excess
 from runner.engine.devices.rpc_hello import RpcMemory
@@ -229,3 +231,20 @@ def test_a_card_whose_driver_tells_is_not_as_the_engine_says() -> None:
     figures = DeviceFigures(StoppedClock(), promised_bytes=dict, in_use=frozenset)
     figures.take_listed([card], [cluster_pb2.Device(id=card.id, backend="CUDA", free_bytes=1)])
     assert card.unused_free_bytes == 60
+
+
+def test_errors_of_a_card_add_up_and_the_rest_of_its_condition_is_the_newest() -> None:
+    figures, card = DeviceFigures(StoppedClock(), promised_bytes=dict, in_use=frozenset), entry(pci_id="p")
+
+    def hear(**vitals: Any) -> cluster_pb2.DeviceVitals:
+        seen = GpuMemory(pci_id="p", uuid="", total_bytes=80, free_bytes=33, source="nvml", vitals=CardVitals(**vitals))
+        figures.take_cards([card], [seen], RAM)
+        return report(card, 100.0).vitals
+
+    hear(utilization=0.5, temperature_c=70, throttled=("thermal",), ecc_uncorrected=0, xids=(31, 79))
+    hear(xids=(13,))
+    told = hear(temperature_c=40, ecc_uncorrected=2)
+    assert (told.xids_application, told.xids_hardware, told.last_xid) == (2, 1, 13)
+    assert (told.HasField("utilization"), told.temperature_c, list(told.throttled)) == (False, 40, [])
+    assert told.ecc_uncorrected == 2
+    assert told.last_xid_at_unix_s > 0
