@@ -56,7 +56,7 @@ class Nvml:
             driver = f"nvidia {pynvml.nvmlSystemGetDriverVersion()}"
         except pynvml.NVMLError:
             return []
-        return [card for handle in self._handles() if (card := _read_card(handle, driver)) is not None]
+        return [card for handle in self._handles() for card in _read_cards(handle, driver)]
 
     def read_vitals(self) -> dict[str, CardVitals]:
         """Read the condition of every card by PCI address, with the errors since the last call."""
@@ -102,9 +102,28 @@ def _address(handle: Any) -> str:
     return normal_pci_id(pynvml.nvmlDeviceGetPciInfo(handle).busId)
 
 
-def _read_card(handle: Any, driver: str) -> GpuMemory | None:
-    try:
+def _read_cards(handle: Any, driver: str) -> list[GpuMemory]:
+    """Read a card, or its slices: the memory of a card in MIG mode can be had through them alone."""
+    with contextlib.suppress(pynvml.NVMLError):
         pci_id = _address(handle)
+        cards = (_read_card(one, pci_id, driver) for one in _slices(handle) or [handle])
+        return [card for card in cards if card is not None]
+    return []
+
+
+def _slices(handle: Any) -> list[Any]:
+    """Return the MIG devices of a card; slots that no device was made in are empty."""
+    slices = []
+    with contextlib.suppress(pynvml.NVMLError):  # cards before Ampere know no MIG
+        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+        for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle) if current else 0):
+            with contextlib.suppress(pynvml.NVMLError_NotFound):
+                slices.append(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
+    return slices
+
+
+def _read_card(handle: Any, pci_id: str, driver: str) -> GpuMemory | None:
+    try:
         uuid = pynvml.nvmlDeviceGetUUID(handle)
         try:
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)

@@ -1,6 +1,6 @@
 """Memory and condition of cards as a driver reports them. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,10 @@ class CardVitals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMemory:
-    """One card, seen over all processes. `source` names the origin of the figures: "nvml" or "sysfs"."""
+    """One card, or one MIG slice of a card, seen over all processes; a slice has the address of its card.
+
+    `source` names the origin of the figures: "nvml" or "sysfs".
+    """
 
     pci_id: str
     uuid: str  # empty: the driver gives none
@@ -47,6 +50,11 @@ class GpuMemory:
     device_id: str = ""  # under which its host has shown it; empty: not yet
     processes: tuple[tuple[int, int], ...] | None = None  # process id and bytes (0: not said); None: not listed
     vitals: CardVitals | None = None
+
+    @property
+    def key(self) -> str:
+        """Return what tells it from others: its address, or the UUID of a slice."""
+        return self.uuid if is_slice(self.uuid) else self.pci_id
 
     @classmethod
     def from_report(cls, report: Mapping[str, Any]) -> "GpuMemory":
@@ -69,21 +77,37 @@ def normal_pci_id(text: str) -> str:
     return f"{domain[-4:].rjust(4, '0')}{separator}{rest}"
 
 
-def find_by_address(cards: list[GpuMemory], pci_id: str) -> GpuMemory | None:
-    """Return the card at an address, or None. Virtual devices ("…-v1") are no cards of their own and have no figure."""
-    return next((card for card in cards if pci_id and card.pci_id == pci_id), None)
+def is_slice(device_id: str) -> bool:
+    """Return True for the UUID of a MIG slice. A process can use one slice, and no other card beside it.
+
+    Source: NVIDIA's MIG user guide, "CUDA visible devices".
+    """
+    return device_id.startswith("MIG-")
+
+
+def find_card(cards: Iterable[GpuMemory], pci_id: str, device_id: str) -> GpuMemory | None:
+    """Return a device's card, or None. Virtual devices ("…-v1") are no cards of their own and have no figure."""
+    key = device_id if is_slice(device_id) else pci_id
+    return next((card for card in cards if key and card.key == key), None)
+
+
+def find_seen(cards: Sequence[GpuMemory], pci_id: str, visible: Sequence[str]) -> GpuMemory | None:
+    """Return the card at an address in a process; of slices the first whose UUID is among the `visible` ones."""
+    at_address = [card for card in cards if pci_id and card.pci_id == pci_id]
+    slices = (card for uuid in visible for card in at_address if card.uuid == uuid and is_slice(uuid))
+    return next(slices, None) or next((card for card in at_address if not is_slice(card.uuid)), None)
 
 
 def has_moved(before: list[GpuMemory], now: list[GpuMemory], *, threshold_bytes: int) -> bool:
     """Return True if a change must be reported at once: another card, or more than so many bytes of difference."""
-    old = {card.pci_id: card for card in before}
-    if old.keys() != {card.pci_id for card in now}:
+    old = {card.key: card for card in before}
+    if old.keys() != {card.key for card in now}:
         return True
-    if any(_pids(old[card.pci_id]) - _pids(card) for card in now):
+    if any(_pids(old[card.key]) - _pids(card) for card in now):
         return True  # a wait for freed memory depends on this
     return any(
-        abs(old[card.pci_id].free_bytes - card.free_bytes) > threshold_bytes
-        or abs(old[card.pci_id].shared_free_bytes - card.shared_free_bytes) > threshold_bytes
+        abs(old[card.key].free_bytes - card.free_bytes) > threshold_bytes
+        or abs(old[card.key].shared_free_bytes - card.shared_free_bytes) > threshold_bytes
         for card in now
     )
 

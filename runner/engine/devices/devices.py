@@ -1,6 +1,7 @@
 """The devices that this build of the engine can use."""
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,8 @@ from common.network import split_host_port
 from common.spec.layout import Layout
 from runner.core.devices.dedupe import backend_rank
 from runner.core.devices.devices import DeviceIdentity, DeviceType, EngineDevice, identify
-from runner.core.devices.gpu_memory import GpuMemory, find_by_address
+from runner.core.devices.gpu_memory import GpuMemory, find_seen
+from runner.core.host.environment import cards_left
 from runner.engine.bindings import ggml
 from runner.engine.devices.rpc_hello import rpc_hello
 from runner.gpu_memory import known_cards
@@ -118,7 +120,8 @@ def _add_rpc_server(endpoint: str) -> list[int]:
 def _open(pointer: int, cards: list[GpuMemory], *, endpoint: str = "", lent_number: int = 0) -> OpenDevice:
     properties = _properties(pointer)
     pci_id = _text(properties.device_id)
-    card = find_by_address(cards, pci_id)
+    visible = cards_left([card.uuid for card in cards], backend="CUDA", limits=os.environ)
+    card = find_seen(cards, pci_id, visible)
     facts = EngineDevice(
         name=_text(properties.name),
         backend=_text(ggml.registry_name(ggml.device_registry(pointer))),

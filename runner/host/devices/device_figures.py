@@ -10,7 +10,7 @@ from common.telemetry.logs import get_logger
 from protos import cluster_pb2
 from runner.core.devices.devices import HOST_POOL
 from runner.core.devices.free_figures import card_figure, lent_figure, predicted_figure, ram_figure
-from runner.core.devices.gpu_memory import GpuMemory, find_by_address
+from runner.core.devices.gpu_memory import GpuMemory, find_card
 from runner.core.devices.memory import HostMemory
 from runner.engine.devices.rpc_hello import RpcMemory
 from runner.host.devices.device_entry import Entry
@@ -83,7 +83,7 @@ class DeviceFigures:
     def take_cards(self, entries: Iterable[Entry], cards: list[GpuMemory], ram: HostMemory) -> None:
         """Use what the drivers say, for the devices whose cards they know."""
         for entry in entries:
-            card = find_by_address(cards, entry.device.pci_id)
+            card = find_card(cards, entry.device.pci_id, entry.id)
             if card is not None:
                 entry.has_card = not card.unified
                 if card.unified:

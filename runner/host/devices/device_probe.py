@@ -16,7 +16,7 @@ from common.telemetry.logs import get_logger
 from protos import cluster_pb2, probe_pb2
 from runner.core.devices.device_health import CheckFailure
 from runner.core.devices.devices import CPU_ID, HOST_POOL
-from runner.core.devices.gpu_memory import GpuMemory
+from runner.core.devices.gpu_memory import GpuMemory, is_slice
 from runner.core.host.environment import CARDS, HIDING, VisibleDevice, cards_left, hide, limit_visibility
 from runner.gpu_memory import cards_as_json
 from runner.host.processes.children import RunnerChildResult, run_child
@@ -49,9 +49,12 @@ async def probe_engine(environment: Mapping[str, str], *, timeout_s: float) -> F
 
 
 async def probe_apart(
-    cards: Sequence[GpuMemory], failure: CheckFailure, *, environment: Mapping[str, str], timeout_s: float
+    cards: Sequence[GpuMemory], failure: CheckFailure | None, *, environment: Mapping[str, str], timeout_s: float
 ) -> FoundDevices:
-    """List one backend at a time, and every card alone, all at once, after listing everything together has failed."""
+    """List one backend at a time, and every card alone, all at once.
+
+    For machines where a listing of everything ended with `failure`, or cannot show every card.
+    """
     cards = _cards_left(cards)
     environments = [
         _only(cards, ()),
@@ -60,10 +63,15 @@ async def probe_apart(
     ]
     base, *others = await asyncio.gather(*(_list({**environment, **only}, timeout_s) for only in environments))
     if isinstance(base, CheckFailure):  # it was none of those that can be hidden
-        return FoundDevices(failure=failure)
+        return FoundDevices(failure=failure or base)
     by_backend = dict(zip(HIDING, others, strict=False))
-    by_card = dict(zip((card.pci_id for card in cards), others[len(HIDING) :], strict=True))
+    by_card = dict(zip((card.key for card in cards), others[len(HIDING) :], strict=True))
     return _put_together(base, by_backend, by_card, cards)
+
+
+def has_slices(cards: Iterable[GpuMemory]) -> bool:
+    """Return True if no single process can list all cards."""
+    return any(is_slice(card.uuid) for card in cards)
 
 
 def _put_together(
@@ -77,19 +85,22 @@ def _put_together(
     broken: dict[str, CheckFailure] = {}
     hidden: list[str] = []
     for backend, answer in by_backend.items():
-        if isinstance(answer, probe_pb2.ProbeReport):
+        its_cards = _cards_of(backend, cards)
+        failure = answer if isinstance(answer, CheckFailure) else None
+        if isinstance(answer, probe_pb2.ProbeReport) and not (backend in answer.backends and has_slices(its_cards)):
             report.backends.extend(name for name in answer.backends if name not in report.backends)
             report.devices.extend(device for device in answer.devices if (device.id, device.backend) not in known)
             continue
-        its_cards = _cards_of(backend, cards)
-        alone = [_card_alone(card, by_card[card.pci_id]) for card in its_cards]
-        for device, reason in alone or [(_stand_in(backend), answer)]:
-            report.devices.append(device)
-            if reason is not None:
+        alone = [_card_alone(card, by_card[card.key]) for card in its_cards]
+        for number, (device, reason) in enumerate(alone or [(_stand_in(backend), failure)]):
+            if reason is None:
+                device.name = f"{backend}{number}"  # each was the first that its process saw
+            else:
                 broken[device.id] = reason
+            report.devices.append(device)
         if not any(reason is None for _, reason in alone):
             hidden.append(backend)
-            log.error("devices.backend_hidden", backend=backend, text=answer.reason)
+            log.error("devices.backend_hidden", backend=backend, text=failure.reason if failure is not None else "")
         elif backend not in report.backends:
             report.backends.append(backend)
     return FoundDevices(report=report, broken=broken, hidden=tuple(hidden))

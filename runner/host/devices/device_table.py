@@ -9,7 +9,7 @@ from runner.core.devices import device_health as health
 from runner.core.devices.dedupe import Listed, choose_entries
 from runner.core.devices.device_health import CheckFailure, Condition, DeviceHealth
 from runner.core.devices.device_settings import DeviceSettings, RpcServer
-from runner.core.devices.gpu_memory import GpuMemory, find_by_address
+from runner.core.devices.gpu_memory import GpuMemory, find_card, is_slice
 from runner.core.devices.memory import HostMemory
 from runner.engine.devices.rpc_hello import RpcMemory
 from runner.host.devices.device_entry import Entry
@@ -35,7 +35,7 @@ class DeviceTable:
         self.engine_build = ""
         self.backends: tuple[str, ...] = ()
         self.hidden: tuple[str, ...] = ()  # backends that no process may meet
-        self._known_to_drivers: set[tuple[str, str]] = set()  # cards that the engine was asked about: address, driver
+        self._known_to_drivers: set[tuple[str, str]] = set()  # cards that the engine was asked about: key, driver
         self._clock = clock
         self._settings = settings
         self._notes = notes
@@ -96,11 +96,11 @@ class DeviceTable:
         The engine need not list every card that a driver has: it is asked about each of them once.
         """
         known = self._known_to_drivers
-        listed = {(card.pci_id, card.driver) for card in cards}
+        listed = {(card.key, card.driver) for card in cards}
         for entry in self.entries:
-            card = find_by_address(cards, entry.device.pci_id)
+            card = find_card(cards, entry.device.pci_id, entry.id)
             if card is not None:
-                known.add((card.pci_id, card.driver))
+                known.add((card.key, card.driver))
                 self.set_health(entry, health.see_driver(health.find_again(entry.health), card.driver))
             elif entry.has_card:
                 self.set_health(entry, health.lose(entry.health, "its driver does not list it any more"))
@@ -109,7 +109,7 @@ class DeviceTable:
 
     def ask_about(self, cards: Iterable[GpuMemory]) -> None:
         """Note the cards that are there as the engine is asked to list."""
-        self._known_to_drivers = {(card.pci_id, card.driver) for card in cards}
+        self._known_to_drivers = {(card.key, card.driver) for card in cards}
 
     def lose_from_bus(self, addresses: Collection[str]) -> None:
         """Mark cards that are no longer on the bus. A driver's report of a card wins."""
@@ -210,9 +210,11 @@ class DeviceTable:
         self.set_health(entry, health.fail_check(entry.health, failure, now_unix_s=now_s, driver=entry.device.driver))
 
     def _new_entry(self, device: cluster_pb2.Device, server: RpcServer | None = None, number: int = 0) -> Entry:
-        self._notes.show(device.id, device.pci_id)
         kept = cluster_pb2.Device()
         kept.CopyFrom(device)
+        kept.alone = is_slice(device.id)
+        if not kept.alone:  # the address of a slice is that of its card
+            self._notes.show(device.id, device.pci_id)
         state = self._notes.of(device.id).health()
         if device.id in self._settings.excluded:
             state = health.barred(health.BARRED_BY_SETTING)

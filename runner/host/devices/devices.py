@@ -25,7 +25,7 @@ from runner.gpu_memory import cards_as_json
 from runner.host.devices.device_entry import Entry, is_discrete
 from runner.host.devices.device_figures import DeviceFigures, ReportedFigures
 from runner.host.devices.device_notes import DeviceNotes
-from runner.host.devices.device_probe import CheckRequest, check_devices, probe_apart, probe_engine
+from runner.host.devices.device_probe import CheckRequest, check_devices, has_slices, probe_apart, probe_engine
 from runner.host.devices.device_table import DeviceTable
 from runner.host.devices.gpu_watch import Asking, watch_gpus
 from runner.host.devices.hot_plug import HotPlug
@@ -262,9 +262,12 @@ class Devices:
         self._table.ask_about(self._cards)
         named = (VisibleDevice(id=device_id, backend="") for device_id in settings)
         environment = {**self._environment(), **device_environment(named, settings)}
-        found = await probe_engine(environment, timeout_s=timeout_s)
+        cards = [card for card in self._notes.name_cards(self._cards) if card.source]
+        if has_slices(cards):
+            found = await probe_apart(cards, None, environment=environment, timeout_s=timeout_s)
+        else:
+            found = await probe_engine(environment, timeout_s=timeout_s)
         if found.failure is not None:
-            cards = [card for card in self._notes.name_cards(self._cards) if card.source]
             found = await probe_apart(cards, found.failure, environment=environment, timeout_s=timeout_s)
         self._table.take_found(found)
         ram = self._figures.read_ram(self._table.entries)

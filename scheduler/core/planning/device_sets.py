@@ -72,7 +72,9 @@ class DeviceSets:
     """Usable part of a snapshot for a request."""
 
     single: dict[DeviceKind, list[Site]] = field(default_factory=dict)  # one device each
-    joint: dict[DeviceKind, list[DeviceSet]] = field(default_factory=dict)  # all devices of a node and a backend
+    joint: dict[DeviceKind, list[DeviceSet]] = field(
+        default_factory=dict
+    )  # devices of a node that one process can use together
     hosts: list[DeviceSet] = field(default_factory=list)
     lenders: list[DeviceSet] = field(default_factory=list)  # as joint, of nodes that may take part with others
     left_out: list[tuple[NodeView, DeviceView, Obstacle]] = field(default_factory=list)
@@ -147,7 +149,7 @@ def _allowed_devices(node: NodeView, request: PlacementRequest, view: ClusterVie
 
 def _node_devices(node: NodeView, kept_off: Mapping[str, Obstacle], main: DeviceView | None = None) -> _NodeDevices:
     """Return the devices that nothing rules out; `main` is the only one that may hold a model alone."""
-    by_backend: dict[tuple[DeviceKind, str], list[OwnedDevice]] = {}
+    by_backend: dict[tuple[DeviceKind, str, str], list[OwnedDevice]] = {}
     left_out: list[tuple[NodeView, DeviceView, Obstacle]] = []
     host = None
     for device in _layer_devices(node):
@@ -157,10 +159,10 @@ def _node_devices(node: NodeView, kept_off: Mapping[str, Obstacle], main: Device
         elif device.kind is DeviceKind.CPU:
             host = device_set_of(node)
         else:
-            by_backend.setdefault((device.kind, device.backend), []).append((node, device))
+            by_backend.setdefault((device.kind, device.backend, device.id * device.alone), []).append((node, device))
     single: dict[DeviceKind, list[Site]] = {}
     joint: dict[DeviceKind, list[DeviceSet]] = {}
-    for (kind, _), devices in by_backend.items():
+    for (kind, *_), devices in by_backend.items():
         joint.setdefault(kind, []).append(device_set_of(node, _roomiest(devices)))
         single.setdefault(kind, []).extend(
             (-min(one[1].free_bytes, one[1].total_bytes), node.id, one[1].id, one)

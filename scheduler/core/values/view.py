@@ -96,6 +96,7 @@ class DeviceView:
     pci_id: str = ""  # empty: it has none
     backing_pool_id: str = ""  # another pool of the node that the memory comes out of, too
     holders: tuple[HolderView, ...] = ()
+    alone: bool = False  # a process on it can use no other device of its backend
 
     def holder(self, placement_id: str) -> HolderView | None:
         """Return the process of a placement on this device; None: none lives here, and the driver lists none."""

@@ -35,7 +35,7 @@ def main() -> None:
         )
     if mode != "probe":
         os.execv(sys.executable, [sys.executable, "-m", "runner", mode, *arguments])
-    seen = [device for device in scenario["devices"] if _is_seen(device)]
+    seen = _visible_slice([device for device in scenario["devices"] if _is_seen(device)])
     if scenario.get("drivers_name_cards"):
         seen = [{**device, "id": _named(device)} for device in seen]
     if any(device["backend"] == scenario.get("kills_backend") for device in seen):
@@ -55,6 +55,13 @@ def _is_seen(device: dict[str, Any]) -> bool:
     if device["backend"] == "Vulkan":
         return NO_VULKAN not in os.environ
     return device["backend"] != "CUDA" or limit is None or device["id"] in limit.split(",")
+
+
+def _visible_slice(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave one slice and no other card of CUDA, as a process of CUDA sees them; it is the process's first device."""
+    slices = [device["id"] for device in seen if device["id"].startswith("MIG-")]
+    left = [device for device in seen if not slices or device["backend"] != "CUDA" or device["id"] == slices[0]]
+    return [{**device, "name": "CUDA0"} if device["id"] in slices else device for device in left]
 
 
 def _named(device: dict[str, Any]) -> str:

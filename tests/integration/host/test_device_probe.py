@@ -4,6 +4,7 @@ import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.devices import Devices
 from runner.host.devices.hot_plug import HotPlug, SleepWatch
 from runner.host.processes import children
-from tests.fake_nvml import FakeNvml
+from tests.fake_nvml import FakeNvml, Slice
 from tests.integration.host.fake_build import CPU, EXCLUDED, GIB, LOST, OK, SUSPECT, Engine, by_id, card, gpu
 from tests.integration.host.hung_cards import hurry
 from tests.integration.host.node import is_alive
@@ -376,3 +377,40 @@ async def test_processes_on_a_device_find_what_the_operator_set_for_it(engine: E
     assert table.environment(["GPU-1"])["SOME_WORKAROUND"] == "1"
     assert table.environment(["GPU-1"])["CUDA_VISIBLE_DEVICES"] == "GPU-1"
     assert "SOME_WORKAROUND" not in table.environment(["GPU-2"])
+
+
+def mig(number: int, gib: int) -> dict[str, Any]:
+    """A slice of the card at 0000:01:00.0 as the engine lists it."""
+    size = str(gib * GIB)
+    return {**gpu(1), "id": f"MIG-{number}", "pool_id": f"MIG-{number}", "total_bytes": size, "free_bytes": size}
+
+
+async def test_every_slice_of_a_card_is_a_device_with_its_own_memory_and_a_process_sees_it_alone(
+    engine: Engine, drivers: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "LOOK_INTERVAL_S", 0.05)
+    slices = tuple(Slice(uuid=f"MIG-{n}", total_bytes=n * 10 * GIB, free_bytes=n * 9 * GIB) for n in (1, 2))
+    drivers.tell(replace(card(1), slices=slices), card(2))
+    engine.write(devices=[CPU, mig(1, 10), mig(2, 20), gpu(2)])
+    table = Devices(SystemClock())
+    watching = asyncio.create_task(table.watch())
+    try:
+        await table.start()
+        found = by_id(table)
+        assert {name: device.state for name, device in found.items()} == dict.fromkeys(
+            ("cpu", "MIG-1", "MIG-2", "GPU-2"), OK
+        )
+        cards = [found["MIG-1"], found["MIG-2"], found["GPU-2"]]
+        assert [one.name for one in cards] == ["CUDA0", "CUDA1", "CUDA2"]
+        assert [one.alone for one in cards] == [True, True, False]
+        assert [one.total_bytes // GIB for one in cards] == [10, 20, 80]
+        assert [one.free_bytes // GIB for one in cards] == [9, 18, 70]
+        assert table.environment(["MIG-2"])["CUDA_VISIBLE_DEVICES"] == "MIG-2"
+        limits = {call["arguments"][1]: call["limit"] for call in engine.calls() if "--check" in call["arguments"]}
+        assert (limits["MIG-1"], limits["MIG-2"], limits["GPU-2"]) == ("MIG-1", "MIG-2", "GPU-2")
+        drivers.tell(replace(card(1), slices=slices[:1]), card(2))  # an operator destroys a slice
+        await until(lambda: by_id(table)["MIG-2"].state == LOST, what="the slice is gone")
+        assert by_id(table)["MIG-1"].state == OK
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)

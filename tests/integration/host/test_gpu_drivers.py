@@ -16,7 +16,7 @@ import pytest
 from runner import gpu_memory
 from runner.core.devices.gpu_memory import CardVitals, GpuMemory
 from runner.core.host.environment import CARDS
-from tests.fake_nvml import GPU_IS_LOST, NOT_SUPPORTED, Card, FakeNvml, Vitals
+from tests.fake_nvml import GPU_IS_LOST, NOT_SUPPORTED, Card, FakeNvml, Slice, Vitals
 
 ROOT = Path(__file__).resolve().parents[3]
 GIB = 1024**3
@@ -202,3 +202,17 @@ def test_cards_are_read_once_a_second_while_nothing_moves(library: FakeNvml) -> 
         for _ in range(3):
             cards()
         assert library.count_readings() >= 3 * 3, "a card that moves is read several times a second"
+
+
+def test_a_card_in_mig_mode_is_reported_as_its_slices_with_their_own_memory(library: FakeNvml) -> None:
+    slices = (
+        Slice(uuid="MIG-11111111-aaaa", total_bytes=10 * GIB, free_bytes=9 * GIB, processes=((4321, GIB),)),
+        Slice(uuid="MIG-22222222-bbbb", total_bytes=40 * GIB, free_bytes=39 * GIB),
+    )
+    library.tell(replace(ONE, slices=slices), TWO)
+    cards = [GpuMemory.from_report(card) for card in told(library)]
+    assert [(card.uuid, card.pci_id, card.total_bytes, card.free_bytes, card.processes) for card in cards] == [
+        ("MIG-11111111-aaaa", "0000:c1:00.0", 10 * GIB, 9 * GIB, ((4321, GIB),)),
+        ("MIG-22222222-bbbb", "0000:c1:00.0", 40 * GIB, 39 * GIB, ()),
+        ("GPU-two", "0001:02:00.0", GIB, 0, ()),
+    ]

@@ -48,6 +48,16 @@ def test_backends_are_not_mixed() -> None:
     assert len(placement.layout.devices) == 1
 
 
+def test_slices_of_a_card_hold_a_model_alone_or_not_at_all() -> None:
+    slices = [replace(gpu(f"MIG-{number}", free=12, total=12), alone=True) for number in (1, 2)]
+    assert devices_of(placed(node(devices=(*slices, cpu())), count=engine(10)))[0][1] == LAYERS
+    beside = node(devices=(*slices, *gpus(12, 12), cpu()))
+    joint = placed(beside, count=engine(20))
+    assert (joint.shape, [name for name, _ in devices_of(joint)]) == (Shape.ONE_NODE, ["g0", "g1"])
+    partial = placed(node(devices=(*slices, cpu())), count=engine(20))
+    assert (partial.shape, len(partial.layout.devices)) == (Shape.PARTIAL, 1)
+
+
 def test_layers_that_find_no_room_stay_in_host_ram() -> None:
     placement = placed(node(devices=(*gpus(12), cpu())), count=engine(20, graph_mib=500))
     assert placement.shape is Shape.PARTIAL

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from runner import gpu_memory
-from runner.core.devices.gpu_memory import GpuMemory, find_by_address, has_moved, normal_pci_id
+from runner.core.devices.gpu_memory import GpuMemory, find_card, find_seen, has_moved, normal_pci_id
+from runner.core.host.environment import cards_left
 from runner.gpu_memory import Asks, read_amd
 from runner.nvml import Nvml
 
@@ -77,7 +78,38 @@ def test_addresses_are_compared_as_the_engine_writes_them(text: str) -> None:
 
 def test_a_device_without_address_is_no_card() -> None:
     card = GpuMemory(pci_id="", uuid="", total_bytes=1, free_bytes=1, source="nvml")
-    assert find_by_address([card], "") is None
+    assert find_card([card], "", "cpu") is None
+
+
+def mig(uuid: str, free_bytes: int = 5) -> GpuMemory:
+    return GpuMemory(pci_id="0000:c1:00.0", uuid=uuid, total_bytes=10, free_bytes=free_bytes, source="nvml")
+
+
+@pytest.mark.behaviour("B-131")
+def test_a_slice_is_found_by_its_uuid_and_never_taken_for_its_card() -> None:
+    cards = [mig("MIG-a"), mig("MIG-b")]
+    assert find_card(cards, "0000:c1:00.0", "MIG-b") == cards[1]
+    assert find_card(cards, "0000:c1:00.0", "MIG-gone") is None
+    assert find_card(cards, "0000:c1:00.0", "GPU-card") is None, "MIG was switched on after the card was listed"
+    assert find_card([mig("GPU-card")], "0000:c1:00.0", "MIG-a") is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "found"), [(None, "MIG-a"), ("MIG-b", "MIG-b"), ("1", "MIG-b"), ("MIG-b,MIG-a", "MIG-b"), ("MIG-x", None)]
+)
+def test_a_process_sees_the_first_slice_that_it_is_limited_to(limit: str | None, found: str | None) -> None:
+    cards = [mig("MIG-a"), mig("MIG-b")]
+    limits = {} if limit is None else {"CUDA_VISIBLE_DEVICES": limit}
+    visible = cards_left([card.uuid for card in cards], backend="CUDA", limits=limits)
+    seen = find_seen(cards, "0000:c1:00.0", visible)
+    assert (seen.uuid if seen is not None else None) == found
+
+
+def test_memory_that_moves_in_the_second_slice_of_a_card_is_told_at_once() -> None:
+    before = [mig("MIG-a"), mig("MIG-b")]
+    assert not has_moved(before, before, threshold_bytes=1)
+    assert has_moved(before, [mig("MIG-a"), mig("MIG-b", 1)], threshold_bytes=1)
+    assert has_moved(before, [mig("MIG-a"), mig("MIG-c")], threshold_bytes=1)
 
 
 def kernel_files(root: Path, files: dict[str, str]) -> None:
