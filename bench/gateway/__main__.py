@@ -22,6 +22,7 @@ import httpx
 from grpc import aio
 
 from bench.engine.processes import TICKS_PER_S, process_cpu_s
+from bench.gateway.canned import RUNNER_ID
 from bench.gateway.clients import GrpcClient, HttpClient, crowd, open_loop
 from bench.gateway.litellm import running_litellm, version_of
 from bench.gateway.llama_router import LlamaClient, running_router
@@ -272,7 +273,7 @@ def _certificates(directory: Path) -> Path:
     """Make an authority, and the certificates of the bench's processes."""
     authority = Authority(directory)
     authority.create()
-    for name in (RoleName(Role.GATEWAY), RoleName(Role.SCHEDULER), RoleName(Role.NODE, "bench")):
+    for name in (RoleName(Role.GATEWAY), RoleName(Role.SCHEDULER), RoleName(Role.RUNNER, RUNNER_ID)):
         authority.issue(name)
     return directory
 

@@ -25,6 +25,7 @@ from protos import cluster_pb2, runner_pb2, scheduler_pb2
 MODEL = "canned"
 SLOTS = 512
 _NODE = "bench"
+RUNNER_ID = f"{_NODE}/canned"  # in its certificate: node and placement
 _PLACEMENT = cluster_pb2.PlacementRef(placement_id="canned", generation=1, incarnation="one")
 _NUMBERS = re.compile(r"answer=(\d+) rate=(\d+)")
 _TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant] "
@@ -109,7 +110,7 @@ async def serve(scheduler_port: int, runner_port: int, control_tokens: int = 0, 
         "puna.v1.Scheduler": {"WatchRoutes": watch_routes},
     }
     ports = {"puna.v1.Runner": runner_port, "puna.v1.Scheduler": scheduler_port}
-    identities = {"puna.v1.Runner": f"node/{_NODE}", "puna.v1.Scheduler": "scheduler"}
+    identities = {"puna.v1.Runner": f"runner/{RUNNER_ID}", "puna.v1.Scheduler": "scheduler"}
     servers: list[aio.Server] = []
     for service, methods in handlers.items():
         options = [("grpc.http2.min_recv_ping_interval_without_data_ms", 1000), ("grpc.max_receive_message_length", -1)]
