@@ -37,7 +37,7 @@ from gateway.keys.key_redis import KeyRedis
 from gateway.keys.key_store import KeyStore
 from gateway.keys.made_keys import MadeKeys
 from gateway.keys.quota_book import QuotaBook
-from gateway.keys.visits import claim
+from gateway.keys.visits import claim, sender
 from gateway.models.model_store import ModelStores
 from gateway.models.scrape_targets import OwnAddresses
 from gateway.pressure.pressure import PRESSURE, watch_pressure
@@ -124,7 +124,7 @@ async def running_gateway(
     listener = _bind_http(settings)
     routes = RouteCache()
     templates = TemplatePool(SystemClock(), tenant=lambda: claim(0).tenant)
-    constraints = ConstraintChecks(SystemClock(), tenant=lambda: claim(0).tenant)
+    constraints = ConstraintChecks(SystemClock(), sender=sender)
     model_stores = StoreClient("node")
     dispatcher = _make_dispatcher(settings, routes, scheduler)
     service = Service(

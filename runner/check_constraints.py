@@ -1,31 +1,32 @@
 """Compile constraints to find out whether they can be used, in a process of its own: a worker of `common.sandbox`.
 
 What a schema costs is known only once it is compiled, and no library can be stopped meanwhile. So the kernel ends this
-process when a compilation exceeds its limits, and the gateway ends it when the client leaves. Runners then compile what
-has passed, which takes them as long: nearly all of it does not depend on the vocabulary.
+process when a compilation exceeds its limits, and the gateway ends it when the client leaves. Runners compile what has
+passed once more, from the text that is returned: nearly all of that work does not depend on the vocabulary.
 
-In: {"kind", "text", "free_text", "schemas", "lenient"} as JSON, as in `ConstraintText`. Out: {}, or {"error", "param"}.
+In: {"kind", "text", "free_text", "schemas", "lenient"} as JSON, as in `ConstraintText`.
+Out: {"lark", "cpu_s"}, or {"error", "param", "cpu_s"}.
 """
 
 import json
-import os
+import sys
+from time import process_time
 from typing import Any
 
 from common.errors import InvalidRequest
 from common.sandbox.worker_process import serve_frames
-from runner.core.grammar.constraint_text import ConstraintText, lark_text
+from runner.core.grammar.constraint_text import LARK_BYTES_MAX, ConstraintText, lark_text
 from runner.core.grammar.token_tree import TokenTree, compile_grammar, error_text
 
 CPU_S_MAX = 2.0
 MEMORY_BYTES_MAX = 512 * 1024 * 1024
-# Answers of other requests come first; more, and a busy machine leaves it nothing.
-NICENESS = 5
 # A token for each byte: whether tokens of a vocabulary can write an answer is for its runner to say.
 _BYTES = TokenTree([bytes([byte]) for byte in range(256)], excluded=())
 
 
-def check(constraint: dict[str, Any]) -> dict[str, str | None]:
-    """Return what is wrong with a constraint; empty: nothing."""
+def check(constraint: dict[str, Any]) -> dict[str, Any]:
+    """Return the text of a constraint for runners, empty if they convert it themselves, or what is wrong with it."""
+    started_s = process_time()
     key = ConstraintText(
         kind=constraint["kind"],
         text=constraint["text"],
@@ -34,23 +35,34 @@ def check(constraint: dict[str, Any]) -> dict[str, str | None]:
         lenient=frozenset(constraint["lenient"]),
     )
     try:
-        matcher = compile_grammar(lark_text(key, _BYTES), _BYTES)
+        found: dict[str, Any] = {"lark": _checked(key)}
     except InvalidRequest as error:
-        return {"error": error.message, "param": error.param}
+        found = {"error": error.message, "param": error.param}
+    return {**found, "cpu_s": process_time() - started_s}
+
+
+def _checked(key: ConstraintText) -> str:
+    lark = lark_text(key, _BYTES)
+    shared = compile_grammar(lark, _BYTES)
+    # The work of a first token, which a runner does before the answer, and of a second one.
+    matcher = shared.deep_copy()
+    mask = int.from_bytes(matcher.compute_bitmask(), "little") & ((1 << _BYTES.size) - 1)
+    is_complete = matcher.is_accepting()
+    if mask:
+        matcher.consume_token(mask.bit_length() - 1)
+        matcher.compute_bitmask()
     if matcher.is_error():
-        return {"error": f"{key.kind} cannot be used: {error_text(matcher)}", "param": key.kind}
-    # The work of a first token, which a runner does before the answer.
-    if not any(matcher.deep_copy().compute_bitmask()) and not matcher.is_accepting():
-        return {"error": f"{key.kind} cannot be used: no answer matches it", "param": key.kind}
-    return {}
+        raise InvalidRequest(f"{key.kind} cannot be used: {error_text(matcher)}", param=key.kind)
+    if not mask and not is_complete:
+        raise InvalidRequest(f"{key.kind} cannot be used: no answer matches it", param=key.kind)
+    return lark if len(lark.encode()) <= LARK_BYTES_MAX else ""
 
 
 def main() -> None:
-    """Answer frames until the input ends."""
-    os.nice(NICENESS)
+    """Answer frames until the input ends; the argument is the CPU time of each."""
     serve_frames(
         lambda content: json.dumps(check(json.loads(content))).encode(),
-        cpu_s_max=CPU_S_MAX,
+        cpu_s_max=float(sys.argv[1]) if len(sys.argv) > 1 else CPU_S_MAX,
         memory_bytes_max=MEMORY_BYTES_MAX,
     )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,19 +27,20 @@ class WorkerLost(Exception):  # says what happened, as all errors here do
 
 
 class WorkerPool:
-    """Processes of one module, at most WORKERS at a time and one for each tenant. They start with their first use."""
+    """Processes of one module, a few at a time and one for each tenant. They start with their first use."""
 
-    def __init__(self, module: str) -> None:
-        """Name the module whose process, when it is run, calls `serve_frames`."""
+    def __init__(self, module: str, *arguments: str, workers: int = WORKERS, niceness: int = 0) -> None:
+        """Name the module whose process, when it is run with the arguments, calls `serve_frames`."""
         self._lanes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._idle: asyncio.Queue[Worker] = asyncio.Queue(maxsize=WORKERS)
-        for _ in range(WORKERS):
-            self._idle.put_nowait(Worker(module))
+        # The last one used is next, so that no more run than are needed.
+        self._idle: asyncio.LifoQueue[Worker] = asyncio.LifoQueue(maxsize=workers)
+        for _ in range(workers):
+            self._idle.put_nowait(Worker(module, *arguments, niceness=niceness))
 
     async def start(self) -> None:
         """Start the processes ahead, so that the first request finds one."""
-        for _ in range(WORKERS):
-            worker = self._idle.get_nowait()
+        started = [self._idle.get_nowait() for _ in range(self._idle.qsize())]
+        for worker in started:
             await worker.start()
             self._idle.put_nowait(worker)
 
@@ -77,8 +79,9 @@ class WorkerPool:
 class Worker:
     """One process. Asked by one request at a time."""
 
-    def __init__(self, module: str) -> None:
-        self._module = module
+    def __init__(self, module: str, *arguments: str, niceness: int = 0) -> None:
+        self._command = ("-s", "-m", module, *arguments)
+        self._niceness = niceness
         self._process: asyncio.subprocess.Process | None = None
         self._was_late = False
 
@@ -87,15 +90,17 @@ class Worker:
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-s",
-                "-m",
-                self._module,
+                *self._command,
                 cwd=_ROOT,  # where its modules are, and not the files of the directory that the service runs in
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
                 env={"LC_ALL": "C.UTF-8"},
             )
+            if self._niceness:
+                own = os.getpriority(os.PRIO_PROCESS, 0)
+                with contextlib.suppress(ProcessLookupError):
+                    os.setpriority(os.PRIO_PROCESS, self._process.pid, own + self._niceness)
 
     async def ask(self, content: bytes) -> bytes:
         """Send a frame, return the content of the answer. Whatever goes wrong, another process has begun to start.

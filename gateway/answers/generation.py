@@ -19,6 +19,7 @@ from gateway.core.models.routes import RouteInfo
 from gateway.core.prepare.options import AnswerPlan
 from gateway.core.prepare.prompt import Prompt
 from gateway.core.request.answers import AnswerEvent, AnswerRequest, Delta, Done, FinishReason
+from gateway.core.request.constraint import Constraint
 from gateway.large_texts import beside_loop
 from gateway.replicas.replicas import Connection
 from gateway.replicas.runner_calls import RunnerCall
@@ -37,6 +38,7 @@ class Work:
     plan: AnswerPlan
     output: OutputPlan
     prompt: Prompt
+    constraint: Constraint | None  # as it was checked
     deadline_s: float
     cache_salt: str = ""  # what is held of its prompt serves no request of another one
     prefixes: PromptPrefixes = NO_PREFIXES  # of the prompt; none: nothing that is held shall be used
@@ -132,7 +134,7 @@ class Generation:
             stop=(*work.plan.stop, *prompt.stop, *work.output.stop),
             visible_token_ids=visible,
             replica=connection.info,
-            constraint=work.output.constraint(prompt.end),
+            constraint=(work.constraint if prompt.end == work.prompt.end else work.output.constraint(prompt.end)),
             reasoning=work.output.reasoning(prompt.end),
             context_tokens=self.context_tokens,
             delivered=self.begun.token_ids if self.begun else (),

@@ -32,7 +32,7 @@ from gateway.answers.output import plan_output
 from gateway.answers.prompt import make_prompt
 from gateway.answers.record import RequestRecord
 from gateway.answers.vectors import Vectors
-from gateway.constraint_checks import ConstraintChecks
+from gateway.constraint_checks import ConstraintChecks, Turn
 from gateway.core.dispatch.prompt_prefixes import NO_PREFIXES, name_prefixes
 from gateway.core.dispatch.replica_choice import ReplicaNeed
 from gateway.core.dispatch.resume import AGAIN_S_MIN, Quarantine, RetryBudget, again_after_s, poison_name
@@ -144,7 +144,7 @@ class Inference:
         output = plan_output(self._prompts.template_text(route.model), request, parser=route.model.parser)
         if (constraint := output.constraint(prompt.end)) is not None:
             try:
-                await self._constraints.check(constraint)
+                constraint = await self._constraints.check(constraint)
             except InvalidRequest as error:
                 raise in_words_of_the_client(error, output.wanted) from error
         salt = cache_salt()
@@ -157,6 +157,7 @@ class Inference:
             plan=plan,
             output=output,
             prompt=prompt,
+            constraint=constraint,
             deadline_s=deadline_s,
             cache_salt=salt,
             prefixes=prefixes,
@@ -182,6 +183,9 @@ class Inference:
             slot = self._slot_request(work, generation)
             spent = Spent()
             connection: Connection | None = None
+            turn = (
+                Turn() if work.constraint is None else await generation.within(self._constraints.turn(work.constraint))
+            )
             try:
                 with tracing.begin("queue", {"gen_ai.request.model": slot.model_name}) as queue:
                     joined_s = self._clock.now_s()
@@ -201,12 +205,14 @@ class Inference:
                 with tracing.begin("attempt", _place(connection), kind=tracing.SpanKind.CLIENT):
                     async with closing(generation.run_on(connection, spent)) as events:
                         async for event in events:
+                            turn.end()
                             attempts.delivered = attempts.delivered or isinstance(event, PromptProgress | Delta | Done)
                             yield event
                 return
             except PunaError as error:
                 await self._recover(error, connection, generation)
             finally:
+                turn.end()
                 if connection is not None:
                     if slot.need.is_suspect:
                         self.dispatcher.pool.clear_suspect(connection)

@@ -100,6 +100,8 @@ def _constrain(message: runner_pb2.GenerateRequest, constraint: Constraint) -> N
     if constraint.free_text is not None:
         message.free_text.opening = constraint.free_text.opening
         message.free_text.closing = constraint.free_text.closing
+    message.constraint_lark = constraint.lark
+    message.constraint_is_slow = constraint.is_slow
     if constraint.free_text is not None or constraint.schemas:
         # The markers of what our own grammars describe; under a client's grammar alone no control token comes up.
         message.constraint_token_ids.extend(message.visible_token_ids)

@@ -64,7 +64,7 @@ class Authorizer:
             AuditUnavailable: an administrative act cannot be logged.
         """
         asks = {"request_id": request_id, "address": address, "act": act, "scope": scope}
-        visit = Visit(clock=self._clock, audit=self._audit, audited=asks)
+        visit = Visit(clock=self._clock, address=address, audit=self._audit, audited=asks)
         try:
             self._admit(visit, scope, authorizations, api_keys, address=address, needs_key=needs_key)
         except PunaError as error:

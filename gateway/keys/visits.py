@@ -17,6 +17,7 @@ class Visit:
 
     clock: Clock
     key: Key | None = None
+    address: str = ""
     audit: AuditLog | None = None
     audited: Mapping[str, object] = field(default_factory=dict)  # caller and decision, for each of its lines
     cache_salt: str = ""  # what runners tell the caller's prompts from others' by; empty: they do not
@@ -100,6 +101,14 @@ def cache_salt() -> str:
     """Return the salt that separates the caller's prompts from others' at runners; empty: none does."""
     visit = current_visit()
     return "" if visit is None else visit.cache_salt
+
+
+def sender() -> str:
+    """Return the tenant of the caller, or its address where there are no keys."""
+    visit = current_visit()
+    if visit is None:
+        return ""
+    return visit.address if visit.key is None else visit.key.tenant
 
 
 def claim(tokens: int) -> SlotClaim:

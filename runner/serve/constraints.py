@@ -1,6 +1,8 @@
 """Constraints of a request, prepared beside the engine thread: grammars, schemas, DRY's breakers."""
 
 import asyncio
+import os
+import sys
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,7 @@ from weakref import WeakValueDictionary
 from common.errors import InvalidRequest
 from common.tenant_cache import TenantCache
 from protos import runner_pb2
-from runner.core.grammar.constraint_text import ConstraintText, lark_text
+from runner.core.grammar.constraint_text import LARK_BYTES_MAX, ConstraintText, lark_text
 from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar
 from runner.core.grammar.token_tree import TokenTree
 from runner.core.sequence.dry import Breakers, find_breakers
@@ -21,7 +23,8 @@ from runner.engine.contract.engine import TokenTable
 
 # Grammars that are kept with all that answers found out about them, of all tenants together.
 KEPT_MAX = 32
-THREADS = 2
+# Slow compilations give way to answers, but not for long: for moments they hold the interpreter's lock.
+SLOW_NICENESS = 10
 # Trees of the vocabulary, one for each set of control tokens that constraints use.
 TREES_MAX = 4
 BREAKERS_DEFAULT = ("\n", ":", '"', "*")
@@ -30,10 +33,20 @@ BREAKER_BYTES_MAX = 40
 
 
 def constraint_of(request: runner_pb2.GenerateRequest) -> ConstraintText | None:
-    """Return the constraint of a request, if it has one."""
+    """Return the constraint of a request, if it has one.
+
+    Raises:
+        InvalidRequest: its converted text is too long.
+    """
     kind = request.WhichOneof("constraint")
     if kind is None:
         return None
+    if lark := request.constraint_lark:
+        if len(lark.encode()) > LARK_BYTES_MAX:
+            raise InvalidRequest(
+                f"constraint_lark is longer than {LARK_BYTES_MAX} bytes; leave it empty", param="constraint_lark"
+            )
+        return ConstraintText(kind=kind, text="", lark=lark, token_ids=frozenset(request.constraint_token_ids))
     free = request.free_text
     return ConstraintText(
         kind=kind,
@@ -61,7 +74,8 @@ class ConstraintReader:
     """
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="constraints")
+        self._quick = ThreadPoolExecutor(max_workers=1, thread_name_prefix="constraints")
+        self._slow = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slow-constraints", initializer=_give_way)
         self._lanes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by salt
         self._lock = threading.Lock()  # of the trees
         self._trees: OrderedDict[frozenset[int], TokenTree] = OrderedDict()  # by the control tokens in them
@@ -95,8 +109,9 @@ class ConstraintReader:
         loop = asyncio.get_running_loop()
         resumed = tuple(request.resume_token_ids)
         async with self._lanes.setdefault(salt, asyncio.Lock()):
+            threads = self._slow if request.constraint_is_slow else self._quick
             return await loop.run_in_executor(
-                self._threads, self.read_now, key, breakers if dry else None, vocabulary, resumed, salt
+                threads, self.read_now, key, breakers if dry else None, vocabulary, resumed, salt
             )
 
     def read_now(
@@ -139,6 +154,12 @@ class ConstraintReader:
                 if len(self._trees) > TREES_MAX:
                     self._trees.popitem(last=False)
             return known
+
+
+def _give_way() -> None:
+    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own + SLOW_NICENESS)
 
 
 def budget_of(request: runner_pb2.GenerateRequest, vocabulary: TokenTable) -> ReasoningBudget:

@@ -24,3 +24,5 @@ class Constraint:
     schemas: Mapping[str, str] = field(default_factory=dict)
     lenient: tuple[str, ...] = ()
     free_text: FreeText | None = None
+    lark: str = ""  # all of it, as a runner compiles it; empty: the runner converts it
+    is_slow: bool = False  # to compile

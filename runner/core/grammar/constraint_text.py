@@ -10,6 +10,8 @@ from runner.core.grammar.json_merge import TYPES, refusal
 from runner.core.grammar.json_schema import guided_schema
 from runner.core.grammar.token_tree import TokenTree, grammar_error
 
+LARK_BYTES_MAX = 512 * 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintText:
@@ -21,6 +23,7 @@ class ConstraintText:
     schemas: tuple[tuple[str, str], ...] = ()
     lenient: frozenset[str] = frozenset()
     token_ids: frozenset[int] = frozenset()
+    lark: str = ""  # all but `kind` and `token_ids`, converted; empty: it is not
 
 
 def lark_text(key: ConstraintText, tree: TokenTree) -> str:
@@ -29,6 +32,8 @@ def lark_text(key: ConstraintText, tree: TokenTree) -> str:
     Raises:
         InvalidRequest: it cannot be read or is too large; names the field.
     """
+    if key.lark:
+        return key.lark
     lark = LarkText()
     if key.kind == "json_schema":
         root = lark.rule(f"%json {guided_schema(key.text)}")

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from common.errors import InvalidRequest
-from gateway.constraint_checks import REFUSAL_KEPT_S, ConstraintChecks
-from gateway.core.dispatch.fairness import NO_TENANT
+from common.errors import InvalidRequest, QueueFull
+from gateway.constraint_checks import CORE_SHARE, DEBT_S_MAX, REFUSAL_KEPT_S, ConstraintChecks
 from gateway.core.request.constraint import Constraint
 from tests.integration.gateway.conftest import Cluster, eventually
 from tests.set_clock import SetClock
@@ -23,7 +22,8 @@ SLOW = Constraint(
     grammar="root ::= " + " | ".join(f"s{number}" for number in range(16)),
     schemas={f"s{number}": WIDE.replace("p1", f"q{number}") for number in range(16)},
 )
-_tenant = ContextVar("tenant", default=NO_TENANT)
+SLOW_S = 0.5
+_sender = ContextVar("sender", default="somebody")
 
 
 @pytest.fixture
@@ -35,7 +35,8 @@ def clock() -> SetClock:
 async def checks(clock: SetClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ConstraintChecks]:
     monkeypatch.setattr("common.sandbox.worker_pool.WALL_S_MAX", 100.0)  # the kernel's limit on CPU time alone
     monkeypatch.setattr("common.sandbox.worker_pool.WAIT_S_MAX", 100.0)
-    one = ConstraintChecks(clock, tenant=_tenant.get)
+    monkeypatch.setattr("gateway.constraint_checks.SLOW_CPU_S_MAX", SLOW_S)
+    one = ConstraintChecks(clock, sender=_sender.get)
     yield one
     await one.stop()
 
@@ -50,19 +51,18 @@ def workers() -> list[int]:
     return [int(pid) for pid in children if b"check_constraints" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def is_slow(pid: int) -> bool:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[-2] == str(SLOW_S)
 
 
 def killed() -> float:
     return REGISTRY.get_sample_value("puna_gateway_killed_constraints_total") or 0.0
 
 
-async def check_for(tenant: str, checks: ConstraintChecks, constraint: Constraint) -> None:
-    """Check in a task of this tenant."""
-    _tenant.set(tenant)
-    await checks.check(constraint)
+async def check_for(sender: str, checks: ConstraintChecks, constraint: Constraint) -> Constraint:
+    """Check in a task of this sender."""
+    _sender.set(sender)
+    return await checks.check(constraint)
 
 
 async def test_a_constraint_that_takes_too_long_is_ended_and_refused_to_its_tenant_for_a_minute(
@@ -92,8 +92,8 @@ async def test_a_refused_constraint_and_one_that_passed_cost_no_worker_again(che
 
 async def test_a_client_that_leaves_ends_the_compilation(checks: ConstraintChecks) -> None:
     checking = asyncio.create_task(check_for("a", checks, SLOW))
-    await eventually(lambda: bool(workers()) and cpu_s(workers()[0]) > 0.6)  # more than its start takes
-    (compiling,) = workers()
+    await eventually(lambda: any(map(is_slow, workers())))
+    (compiling,) = filter(is_slow, workers())
     checking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await checking
@@ -101,19 +101,51 @@ async def test_a_client_that_leaves_ends_the_compilation(checks: ConstraintCheck
     await checks.check(schema(2))
 
 
-async def test_a_flood_of_one_tenant_delays_no_other(checks: ConstraintChecks) -> None:
+async def test_a_flood_of_one_sender_delays_no_other_and_its_processor_time_is_bounded(
+    checks: ConstraintChecks, clock: SetClock
+) -> None:
+    await check_for("quiet", checks, schema(0))
     flood = [
         asyncio.create_task(check_for("loud", checks, Constraint(json_schema=WIDE.replace("p1", f"q{number}"))))
         for number in range(30)
     ]
-    await eventually(lambda: len(workers()) == 1)
-    for number in range(30):
+    # It has left the worker that it began with, for one that gives way.
+    await eventually(lambda: any(map(is_slow, workers())))
+    for number in range(1, 31):
         await asyncio.create_task(check_for("quiet", checks, schema(number)))
-    ended = sum(one.done() for one in flood)
-    for one in flood:
-        one.cancel()
-    await asyncio.gather(*flood, return_exceptions=True)
-    assert ended < len(flood) / 2, "the quiet tenant waited for the loud one"
+    assert not all(one.done() for one in flood), "the quiet sender waited for the loud one"
+    outcomes = await asyncio.gather(*flood, return_exceptions=True)
+    refused = [one for one in outcomes if isinstance(one, QueueFull)]
+    assert len(refused) > len(flood) / 2
+    assert all(isinstance(one, QueueFull | InvalidRequest) for one in outcomes)
+    with pytest.raises(QueueFull) as caught:
+        await asyncio.create_task(check_for("loud", checks, schema(99)))
+    assert caught.value.retry_after_s is not None
+    assert caught.value.retry_after_s < 1 + 2 * SLOW_S / CORE_SHARE
+    clock.moved_s = DEBT_S_MAX / CORE_SHARE
+    await asyncio.create_task(check_for("loud", checks, schema(99)))
+
+
+async def test_what_has_passed_goes_to_runners_converted(checks: ConstraintChecks) -> None:
+    usual = await checks.check(schema(1))
+    assert (usual.json_schema, usual.is_slow) == (schema(1).json_schema, False)
+    assert usual.lark.startswith("%llguidance")
+    assert await checks.check(schema(1)) == usual
+    many = {f"p{number}": {"type": "string"} for number in range(300)}
+    assert (await checks.check(Constraint(json_schema=json.dumps({"properties": many})))).is_slow
+
+
+async def test_a_sender_has_one_turn_at_a_time_for_slow_constraints(checks: ConstraintChecks) -> None:
+    slow = Constraint(json_schema="{}", is_slow=True)
+    first = await checks.turn(slow)
+    (await checks.turn(Constraint(json_schema="{}"))).end()
+    second = asyncio.create_task(checks.turn(slow))
+    _sender.set("another")
+    (await checks.turn(slow)).end()
+    assert not second.done()
+    first.end()
+    first.end()
+    (await second).end()
 
 
 async def test_a_constraint_that_cannot_be_used_reaches_no_replica(cluster: Cluster) -> None:

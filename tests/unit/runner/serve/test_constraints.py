@@ -1,13 +1,19 @@
 """Constraints of requests, read beside the engine."""
 
 import asyncio
+import os
+import sys
+import threading
+from typing import Any
 
 import pytest
 
 from common.errors import InvalidRequest
 from protos import runner_pb2
+from runner.core.grammar.constraint_text import LARK_BYTES_MAX, ConstraintText, lark_text
 from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar
-from runner.serve.constraints import KEPT_MAX, ConstraintReader
+from runner.core.grammar.token_tree import TokenTree
+from runner.serve.constraints import KEPT_MAX, SLOW_NICENESS, ConstraintReader
 from tests.engines.fake_model import END, FakeVocabulary
 
 VOCABULARY = FakeVocabulary()
@@ -39,6 +45,36 @@ async def test_a_schema_and_a_grammar_of_the_same_text_are_two() -> None:
     with pytest.raises(InvalidRequest) as refused:
         await reader.read(request(grammar='{"const": 5}'), VOCABULARY)
     assert refused.value.param == "grammar"
+
+
+async def test_a_converted_constraint_is_compiled_as_it_is() -> None:
+    key = ConstraintText(kind="json_schema", text='{"const": 5}')
+    lark = lark_text(key, TokenTree(VOCABULARY.pieces, excluded=()))
+    asked = request(json_schema='{"const": "not read"}', constraint_lark=lark)
+    found = (await ConstraintReader().read(asked, VOCABULARY)).grammar
+    assert found is not None
+    assert GrammarCursor(found).allowed().tolist() == list(b"5")
+    for wrong, param in (("start: (", "json_schema"), ("x" * (LARK_BYTES_MAX + 1), "constraint_lark")):
+        with pytest.raises(InvalidRequest) as refused:
+            await ConstraintReader().read(request(json_schema="{}", constraint_lark=wrong), VOCABULARY)
+        assert refused.value.param == param
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a thread has no priority of its own")
+async def test_a_slow_constraint_is_compiled_by_a_thread_that_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    priorities = []
+
+    class Watched(TokenGrammar):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            priorities.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            super().__init__(*arguments, **named)
+
+    monkeypatch.setattr("runner.serve.constraints.TokenGrammar", Watched)
+    reader, own = ConstraintReader(), os.getpriority(os.PRIO_PROCESS, 0)
+    for is_slow in (True, False):
+        asked = request(grammar=f'root ::= "{is_slow}"', constraint_is_slow=is_slow)
+        await reader.read(asked, VOCABULARY)
+    assert priorities == [min(19, own + SLOW_NICENESS), own]
 
 
 async def test_only_so_many_grammars_are_kept() -> None:
