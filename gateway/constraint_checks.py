@@ -28,9 +28,9 @@ REFUSED_MAX = 1024
 # For so long a refused one is refused unseen.
 REFUSAL_KEPT_S = 60.0
 # CPU time of one compilation; usual schemas take 3 ms.
-QUICK_CPU_S_MAX, SLOW_CPU_S_MAX = 0.1, 2.0
+QUICK_CPU_S_MAX, SLOW_CPU_S_MAX = 0.25, 2.0
 # CPU time that a sender may owe: above the first it uses the slow worker, above the second it is refused.
-QUICK_DEBT_S_MAX, DEBT_S_MAX = 0.1, 2.0
+QUICK_DEBT_S_MAX, DEBT_S_MAX = 0.25, 2.0
 # Share of a core that a sender's compilations may have in the long run, at gateway and runner together.
 CORE_SHARE = 0.25
 # Of the workers: answers come first. With more, a busy machine would leave a slow one nothing.

@@ -99,9 +99,14 @@ class TrustedChannel(Base):
         return self._method("stream_stream", arguments, named)
 
     def _method(self, kind: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        latest: tuple[_Connection, Any] | None = None  # the method is registered with each channel once
+
         def call(*call_arguments: Any, **options: Any) -> Any:
+            nonlocal latest
             connection = self._current()
-            started = getattr(connection.channel, kind)(*arguments, **named)(*call_arguments, **options)
+            if latest is None or latest[0] is not connection:
+                latest = connection, getattr(connection.channel, kind)(*arguments, **named)
+            started = latest[1](*call_arguments, **options)
             connection.calls += 1
             started.add_done_callback(lambda _: self._end(connection))
             return started

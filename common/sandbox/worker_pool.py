@@ -32,15 +32,14 @@ class WorkerPool:
     def __init__(self, module: str, *arguments: str, workers: int = WORKERS, niceness: int = 0) -> None:
         """Name the module whose process, when it is run with the arguments, calls `serve_frames`."""
         self._lanes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        # The last one used is next, so that no more run than are needed.
-        self._idle: asyncio.LifoQueue[Worker] = asyncio.LifoQueue(maxsize=workers)
+        self._idle: asyncio.Queue[Worker] = asyncio.Queue(maxsize=workers)
         for _ in range(workers):
             self._idle.put_nowait(Worker(module, *arguments, niceness=niceness))
 
     async def start(self) -> None:
         """Start the processes ahead, so that the first request finds one."""
-        started = [self._idle.get_nowait() for _ in range(self._idle.qsize())]
-        for worker in started:
+        for _ in range(self._idle.qsize()):
+            worker = self._idle.get_nowait()
             await worker.start()
             self._idle.put_nowait(worker)
 
