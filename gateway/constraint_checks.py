@@ -30,11 +30,11 @@ REFUSAL_KEPT_S = 60.0
 # CPU time of one compilation; usual schemas take 3 ms.
 QUICK_CPU_S_MAX, SLOW_CPU_S_MAX = 0.25, 2.0
 # CPU time that a sender may owe: above the first it uses the slow worker, above the second it is refused.
-QUICK_DEBT_S_MAX, DEBT_S_MAX = 0.25, 2.0
+QUICK_DEBT_S_MAX, DEBT_S_MAX = 0.25, 4.0
 # Share of a core that a sender's compilations may have in the long run, at gateway and runner together.
 CORE_SHARE = 0.25
-# Of the workers: answers come first. With more, a busy machine would leave a slow one nothing.
-_QUICK_NICENESS, _SLOW_NICENESS = 5, 10
+# Of the slow worker: answers come first. With more, a busy machine would leave it nothing.
+_SLOW_NICENESS = 10
 _DEBTORS_MAX = 1024
 # A slow one is compiled by runners for one request of a sender at a time, because that holds a slot.
 SLOW_S = 0.02
@@ -95,7 +95,7 @@ class ConstraintChecks:
         """`sender` returns the tenant of the present task, or the address of its client where there are no keys."""
         self._clock = clock
         self._sender = sender
-        self._quick = WorkerPool(_MODULE, str(QUICK_CPU_S_MAX), niceness=_QUICK_NICENESS)
+        self._quick = WorkerPool(_MODULE, str(QUICK_CPU_S_MAX))
         self._slow = WorkerPool(_MODULE, str(SLOW_CPU_S_MAX), workers=1, niceness=_SLOW_NICENESS)
         self._debts = _Debts(clock)
         self._passed: TenantCache[bytes, _Passed] = TenantCache(PASSED_MAX)
@@ -156,14 +156,17 @@ class ConstraintChecks:
                     continue
                 try:
                     answer = orjson.loads(await worker.ask(frame))
+                except asyncio.CancelledError:  # the worker is replaced, which costs as much
+                    self._debts.add(sender, cpu_s_max)
+                    raise
                 except WorkerLost as error:
                     self._debts.add(sender, cpu_s_max)
+                    if pool is self._quick and not error.was_late:
+                        continue
+                    log.warning("constraint.killed", limit="wall time" if error.was_late else "cpu or memory")
+                    metrics.KILLED_CONSTRAINTS.inc()
                     if error.was_late:  # others have the processors
                         raise QueueFull(_BUSY, retry_after_s=1.0) from error
-                    if pool is self._quick:
-                        continue
-                    log.warning("constraint.killed", limit="cpu or memory")
-                    metrics.KILLED_CONSTRAINTS.inc()
                     answer = _too_slow(frame)
                 return self._decide(sender, key, answer)
         raise QueueFull(_BUSY, retry_after_s=1.0 + (self._debts.of(sender) - DEBT_S_MAX) / CORE_SHARE)

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from common.errors import InvalidRequest, QueueFull
-from gateway.constraint_checks import CORE_SHARE, DEBT_S_MAX, REFUSAL_KEPT_S, ConstraintChecks
+from gateway.constraint_checks import CORE_SHARE, QUICK_CPU_S_MAX, REFUSAL_KEPT_S, ConstraintChecks
 from gateway.core.request.constraint import Constraint
 from tests.integration.gateway.conftest import Cluster, eventually
 from tests.set_clock import SetClock
@@ -90,7 +90,10 @@ async def test_a_refused_constraint_and_one_that_passed_cost_no_worker_again(che
     assert caught.value.param == "json_schema"
 
 
-async def test_a_client_that_leaves_ends_the_compilation(checks: ConstraintChecks) -> None:
+async def test_a_client_that_leaves_ends_the_compilation_and_is_charged_for_it(
+    checks: ConstraintChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.constraint_checks.DEBT_S_MAX", QUICK_CPU_S_MAX + SLOW_S / 2)
     checking = asyncio.create_task(check_for("a", checks, SLOW))
     await eventually(lambda: any(map(is_slow, workers())))
     (compiling,) = filter(is_slow, workers())
@@ -99,19 +102,22 @@ async def test_a_client_that_leaves_ends_the_compilation(checks: ConstraintCheck
         await checking
     assert compiling not in workers()
     await checks.check(schema(2))
+    with pytest.raises(QueueFull):
+        await asyncio.create_task(check_for("a", checks, schema(2)))
 
 
 async def test_a_flood_of_one_sender_delays_no_other_and_its_processor_time_is_bounded(
-    checks: ConstraintChecks, clock: SetClock
+    checks: ConstraintChecks, clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("gateway.constraint_checks.DEBT_S_MAX", 1.0)
     await check_for("quiet", checks, schema(0))
     flood = [
         asyncio.create_task(check_for("loud", checks, Constraint(json_schema=WIDE.replace("p1", f"q{number}"))))
-        for number in range(30)
+        for number in range(12)
     ]
     # It has left the worker that it began with, for one that gives way.
     await eventually(lambda: any(map(is_slow, workers())))
-    for number in range(1, 31):
+    for number in range(1, 11):
         await asyncio.create_task(check_for("quiet", checks, schema(number)))
     assert not all(one.done() for one in flood), "the quiet sender waited for the loud one"
     outcomes = await asyncio.gather(*flood, return_exceptions=True)
@@ -122,7 +128,7 @@ async def test_a_flood_of_one_sender_delays_no_other_and_its_processor_time_is_b
         await asyncio.create_task(check_for("loud", checks, schema(99)))
     assert caught.value.retry_after_s is not None
     assert caught.value.retry_after_s < 1 + 2 * SLOW_S / CORE_SHARE
-    clock.moved_s = DEBT_S_MAX / CORE_SHARE
+    clock.moved_s = 1 / CORE_SHARE
     await asyncio.create_task(check_for("loud", checks, schema(99)))
 
 
