@@ -2,14 +2,15 @@
 
 import contextlib
 import contextvars
+import ctypes
 import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 from runner.engine.contract.engine import EngineListener
 
 ENGINE_THREAD = "engine"
+_SET_NAME = 15  # of prctl
 
 
 class EngineThread:
@@ -45,9 +46,8 @@ def mark_engine_thread() -> None:
     they wake, and their slices are long: with as many compute threads as cores the loop otherwise waits a scheduler's
     slice for every message (57 M parameters on two cores: first token 13.9 → 11.7 ms, 3 to 5 % more tokens/s).
     """
-    thread_id = threading.get_native_id()
-    with contextlib.suppress(OSError):  # not on Linux
-        Path(f"/proc/self/task/{thread_id}/comm").write_text(ENGINE_THREAD, encoding="ascii")
+    with contextlib.suppress(AttributeError):  # not on Linux
+        ctypes.CDLL(None).prctl(_SET_NAME, ENGINE_THREAD.encode(), 0, 0, 0)  # in /proc the sandbox forbids it
     if hasattr(os, "SCHED_BATCH"):
         with contextlib.suppress(OSError):  # a sandbox may forbid it
-            os.sched_setscheduler(thread_id, os.SCHED_BATCH, os.sched_param(0))
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_BATCH, os.sched_param(0))
