@@ -112,7 +112,14 @@ class Attempts:
 
     def _lost_by(self, connection: Connection, error: PunaError) -> None:
         key = connection.info.key
-        log.warning("replica.lost", replica=key, reason=error.reason, text=error.message, delivered=self.delivered)
+        log.warning(
+            "replica.lost",
+            replica=key,
+            reason=error.reason,
+            text=error.message,
+            delivered=self.delivered,
+            at_token=self.answer_tokens,
+        )
         if not isinstance(error, RunnerSilent):  # that one may be back before there is another
             self.avoided.add(key)
         if isinstance(error, ShuttingDown | PlacementMismatch) or connection.is_draining:

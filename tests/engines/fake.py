@@ -17,10 +17,11 @@ from runner.core.layout.layout import resolve_layout
 from runner.core.layout.memory_report import ClassBytes, MemoryUse
 from runner.core.model.model_files import ModelFiles
 from runner.engine.contract.choice import EngineName
-from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, weights_progress
+from runner.engine.contract.engine import Engine, EngineListener, LoadedModel, LoadProgress, weights_progress
 from tests.engines.engine import Opened, PlainEngine
 from tests.engines.fake_model import FakeVocabulary, fake_choice, fake_logits, prompt_key
 from tests.engines.fake_options import FakeOptions, parse_fake_options
+from tests.engines.paced import PacedEngine
 from tests.engines.plain_loop import Inputs
 from tests.engines.plain_sequence import PlainSequence
 
@@ -160,6 +161,9 @@ def die_in_engine(last_words: Sequence[str]) -> None:
     die(None)
 
 
-def open_engine(files: ModelFiles, layout: Layout, options: str) -> FakeEngine:
+def open_engine(files: ModelFiles, layout: Layout, options: str) -> Engine:
     """Open the engine, as `runner.engine.opening` does."""
-    return FakeEngine(files, layout, parse_fake_options(options))
+    parsed = parse_fake_options(options)
+    if parsed.real:
+        return PacedEngine(files, replace(layout, engine=""), step_s=parsed.step_s)
+    return FakeEngine(files, layout, parsed)

@@ -17,6 +17,7 @@ class FakeOptions:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
 
+    real: bool = False  # the default engine computes, and each of its steps takes `step_s` longer; nothing else counts
     seed: int = 0  # another seed is another model
     prompt_tokens_per_s: float = 0.0
     tokens_per_s: float = 0.0  # of all slots together

@@ -3,11 +3,15 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from common.process_faults import DiskFilled, ThreadBlocked
 from tests.faults import faults
-from tests.faults.faults import FaultDidNotHappen, Killed, Stopped, broken, process_state
+from tests.faults.faults import FaultDidNotHappen, Killed, Stopped, broken, process_state, verify
+from tests.full_disk import small_disk
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -39,6 +43,84 @@ def test_the_wrong_target_fails_loudly(
     fault.inject()
     fault.pid = process.pid  # what the test believes that it broke
     with pytest.raises(FaultDidNotHappen):
-        fault.verify()
+        verify(fault)
+    fault.heal()
     bystander.kill()
     bystander.communicate()
+
+
+COUNTER = """
+import pathlib, sys, threading, time
+def count(name):
+    pathlib.Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
+    file = pathlib.Path(sys.argv[1]) / name
+    for number in range(1_000_000):
+        file.write_text(str(number))
+        time.sleep(0.005)
+threading.Thread(target=count, args=("engine",), daemon=True).start()
+count("loop")
+"""
+
+
+@pytest.fixture
+def counters(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process with two threads that count in files."""
+    child = subprocess.Popen([sys.executable, "-c", COUNTER, str(tmp_path)])
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 2, deadline_s=20, what="both count")
+    yield child
+    child.kill()
+    child.wait()
+
+
+def number_in(file: Path) -> int:
+    """The count; 0 while it is being written."""
+    return int(file.read_text() or 0)
+
+
+def test_a_blocked_thread_stands_still_while_the_others_go_on_and_then_goes_on(
+    counters: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    engine, loop = tmp_path / "engine", tmp_path / "loop"
+    with broken(ThreadBlocked(counters.pid, "engine")):
+        stood, others = engine.read_text(), number_in(loop)
+        wait_until(lambda: number_in(loop) > others + 20, deadline_s=20, what="the other thread goes on")
+        assert engine.read_text() == stood
+    wait_until(lambda: number_in(engine) > int(stood or 0) + 5, deadline_s=20, what="it goes on")
+
+
+def test_a_process_with_a_blocked_thread_can_be_killed_and_reaped(counters: "subprocess.Popen[bytes]") -> None:
+    with broken(ThreadBlocked(counters.pid, "engine")):
+        counters.kill()
+        assert counters.wait(20) == -9
+
+
+def test_a_thread_that_there_is_not_is_an_error(counters: "subprocess.Popen[bytes]") -> None:
+    with pytest.raises(ProcessLookupError, match="no thread 'decoder'"):
+        ThreadBlocked(counters.pid, "decoder").inject()
+
+
+def test_a_stopped_process_goes_on_when_the_one_that_stopped_it_is_killed(process: "subprocess.Popen[bytes]") -> None:
+    code = f"from common.process_faults import Stopped; Stopped({process.pid}).inject(); print(flush=True); input()"
+    stopper = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert stopper.stdout is not None
+    stopper.stdout.readline()
+    wait_until(lambda: process_state(process.pid) == "T", deadline_s=20, what="it is stopped")
+    stopper.kill()
+    stopper.communicate()
+    wait_until(lambda: process_state(process.pid) in "SR", deadline_s=20, what="it goes on")
+
+
+MIB = 2**20
+
+
+def test_a_filled_disk_has_no_room_until_it_is_healed(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", megabytes=16) as small:
+        disk = small.path
+        fault = DiskFilled(disk, leave_bytes=2 * MIB)
+        fault.inject()
+        assert fault.has_happened()
+        with pytest.raises(OSError, match="No space left"):
+            (disk / "file").write_bytes(bytes(6 * MIB))
+        (disk / "file").unlink()
+        fault.heal()
+        (disk / "file").write_bytes(bytes(6 * MIB))

@@ -1,0 +1,44 @@
+"""The default engine with slow steps, so that a small model takes as long for a token as a large one."""
+
+import threading
+
+from common.errors import PunaError
+from common.spec.layout import Layout
+from runner.core.model.model_files import ModelFiles
+from runner.engine.batched.engine import BatchedEngine
+from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, StepReport
+
+
+class PacedEngine(BatchedEngine):
+    """Every step takes `step_s` longer, before anyone hears of it."""
+
+    def __init__(self, files: ModelFiles, layout: Layout, *, step_s: float) -> None:
+        super().__init__(files, layout)
+        self._step_s = step_s
+
+    def start(self, listener: EngineListener) -> None:
+        """Begin to load in the engine thread."""
+        super().start(_PacedListener(listener, self._step_s))
+
+
+class _PacedListener(EngineListener):
+    def __init__(self, listener: EngineListener, step_s: float) -> None:
+        self._listener = listener
+        self._step_s = step_s
+        self._never = threading.Event()
+
+    def load_progressed(self, progress: LoadProgress) -> None:
+        self._listener.load_progressed(progress)
+
+    def loaded(self, model: LoadedModel) -> None:
+        self._listener.loaded(model)
+
+    def load_failed(self, error: PunaError) -> None:
+        self._listener.load_failed(error)
+
+    def stepped(self, report: StepReport) -> None:
+        self._never.wait(self._step_s)
+        self._listener.stepped(report)
+
+    def died(self, error: BaseException) -> None:
+        self._listener.died(error)

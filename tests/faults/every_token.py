@@ -1,0 +1,431 @@
+"""Break what serves an answer of the real engine after every one of its tokens, and compare the answer.
+
+    python -m tests.faults.every_token --out FILE [--minutes N]
+
+Goes on where the report in FILE ends. Every kind of answer of `tests.faults.dialects` is lost at each of its tokens by
+each fault; what the client reads must be the undisturbed answer: same text, one end, same usage.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+
+from protos import inference_pb2_grpc
+from tests.cluster import Cluster, start_cluster
+from tests.faults.dialects import IMAGE_MODEL, LANES, TEXT_MODEL, Answer, Lane, read
+from tests.faults.faults import Killed, Stopped, engine_blocked, verify
+from tests.waiting import next_look
+from tools.model_zoo import build_pair
+
+SECOND_NODE = "b"
+STEP_S = 0.03  # for which the engine waits with every token, so that a client can act between two of them
+HUNG_S = 150.0
+READY_WITHIN_S = 120.0
+LANES_PER_ROUND = 8
+TRIES_MAX = 8  # for one token; tokens whose text comes together with the next one's are never the last
+FAULTS = ("killed", "blocked", "drained", "vanished")
+
+
+@dataclass
+class Tally:
+    """What became of the answers that one fault met."""
+
+    rounds: int = 0
+    answers: int = 0
+    lost: int = 0  # answers whose replica was lost
+    not_measured: int = 0  # by the fault: the answer was over, or at another replica
+    wrong: list[str] = field(default_factory=list)
+    at_tokens: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    tries: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def to_json(self, tokens: dict[str, int]) -> dict[str, Any]:
+        """Return the figures; `tokens`: of each undisturbed answer."""
+        met = {name: sorted(found) for name, found in sorted(self.at_tokens.items())}
+        return {
+            "rounds": self.rounds,
+            "answers": self.answers,
+            "lost": self.lost,
+            "wrong": self.wrong,
+            "at_tokens": met,
+            "not_met": {
+                name: missing
+                for name, count in sorted(tokens.items())
+                if (missing := sorted(set(range(count)) - self.at_tokens[name]))
+            },
+            "tries": {f"{name} {token}": count for (name, token), count in sorted(self.tries.items())},
+        }
+
+    @classmethod
+    def of_json(cls, told: dict[str, Any]) -> "Tally":
+        """Return the tally that a report has."""
+        tally = cls(rounds=told["rounds"], answers=told["answers"], lost=told["lost"], wrong=told["wrong"])
+        for name, found in told["at_tokens"].items():
+            tally.at_tokens[name] = set(found)
+        for key, count in told["tries"].items():
+            name, _, token = key.rpartition(" ")
+            tally.tries[name, int(token)] = count
+        return tally
+
+
+def name_of(lane: Lane) -> str:
+    return f"{lane.kind}/{lane.dialect}"
+
+
+def typed_stub(channel: grpc.aio.Channel) -> "inference_pb2_grpc.InferenceAsyncStub":
+    return inference_pb2_grpc.InferenceStub(channel)
+
+
+class Rig:
+    """A cluster of two nodes with a replica of each model on both, and clients of it."""
+
+    def __init__(self, cluster: Cluster, second: "SecondHost", seed: int) -> None:
+        self.cluster = cluster
+        self.second = second
+        self.draw = random.Random(seed)
+        self.http = httpx.AsyncClient(base_url=cluster.url, timeout=HUNG_S)
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{cluster.grpc_port}")
+        self.stub = typed_stub(self.channel)
+        self.log = cluster.home / "logs" / "gateway.log"
+        self.undisturbed: dict[Lane, Answer] = {}
+        self.tokens: dict[str, int] = {}
+        self.first_s: dict[Lane, float] = {}  # from the request to its first token
+        self.token_s: dict[Lane, float] = {}
+        self.tallies = {fault: Tally() for fault in FAULTS}
+
+    async def close(self) -> None:
+        await self.http.aclose()
+        await self.channel.close()
+
+    async def measure(self, lanes: Iterable[Lane] = LANES) -> None:
+        """Place the models on both nodes, and read every answer while nothing breaks."""
+        while len(await asyncio.to_thread(self.nodes)) < 2:
+            await next_look(0.2)
+        for model in (TEXT_MODEL, IMAGE_MODEL):
+            wanted = {"replicas_min": 2, "replicas_max": 2}
+            (await self.http.put(f"/puna/v1/placements/{model}", json=wanted)).raise_for_status()
+        await self.all_ready()
+        for lane in lanes:
+            answer, began_s = Answer(), time.monotonic()
+            reading = asyncio.create_task(read(self.http, self.stub, lane, answer))
+            while not reading.done() and not answer.said:
+                await next_look()
+            first_s = time.monotonic()
+            await reading
+            assert (bool(answer.said), answer.error, answer.terminals) == (True, "", 1), (lane, answer)
+            choices = 2 if lane.kind == "n" else 1
+            self.undisturbed[lane] = answer
+            self.tokens[name_of(lane)] = count = answer.usage[1] // choices
+            # Where the text of several tokens comes at once, the first of it is late.
+            self.token_s[lane] = max(STEP_S, (time.monotonic() - first_s) / max(count, 1))
+            self.first_s[lane] = min(first_s - began_s, 0.5)
+
+    def nodes(self) -> dict[str, list[dict[str, Any]]]:
+        """Runners that serve, by node."""
+        with suppress(httpx.HTTPError, KeyError, ValueError):
+            answer = httpx.get(f"{self.cluster.url}/puna/v1/nodes", timeout=30)
+            return {
+                node["id"]: [one for one in node.get("runners", []) if one["state"] in ("ready", "no_slots")]
+                for node in answer.json()["nodes"]
+                if node["state"] == "ready"
+            }
+        return {}
+
+    async def all_ready(self) -> None:
+        """Return once both nodes are there, and two replicas of each model."""
+
+        def ready() -> bool:
+            nodes = self.nodes()
+            models = Counter(one["model"] for found in nodes.values() for one in found)
+            return len(nodes) == 2 and all(models[f"{name}:latest"] >= 2 for name in (TEXT_MODEL, IMAGE_MODEL))
+
+        deadline_s = time.monotonic() + READY_WITHIN_S
+        while not await asyncio.to_thread(ready):
+            assert time.monotonic() < deadline_s, f"not ready: {self.nodes()}"
+            await next_look(0.2)
+
+    async def victims(self, *, whole_node: bool) -> tuple[str, list[int]]:
+        """Return the node with most answers and its runners, or of each model the runner with most."""
+        nodes = await asyncio.to_thread(self.nodes)
+        if whole_node:
+            node = max(nodes, key=lambda name: (sum(one["slots_busy"] for one in nodes[name]), self.draw.random()))
+            return node, [one["pid"] for one in nodes[node]]
+        busiest: dict[str, tuple[int, float, int]] = {}
+        for one in (one for found in nodes.values() for one in found):
+            rank = (one["slots_busy"], self.draw.random(), one["pid"])
+            busiest[one["model"]] = max(busiest.get(one["model"], rank), rank)
+        return "", [pid for _, _, pid in busiest.values()]
+
+    def missing(self, fault: str) -> list[tuple[Lane, int]]:
+        """Tokens after which the fault has not yet met the answer, and may."""
+        tally = self.tallies[fault]
+        return [
+            (lane, token)
+            for lane in self.undisturbed
+            for token in range(self.tokens[name_of(lane)])
+            if token not in tally.at_tokens[name_of(lane)] and tally.tries[name_of(lane), token] < TRIES_MAX
+        ]
+
+    def choose(self, fault: str) -> dict[Lane, int]:
+        """Choose answers for a round and the token after which each is to be lost; one of gRPC, which has no id."""
+        missing = self.missing(fault)
+        self.draw.shuffle(missing)
+        chosen: dict[Lane, int] = {}
+        for lane, token in missing:
+            if lane in chosen or (lane.dialect == "grpc" and any(one.dialect == "grpc" for one in chosen)):
+                continue
+            if len(chosen) < LANES_PER_ROUND:
+                chosen[lane] = token
+        return chosen
+
+    async def run_round(self, fault: str, chosen: dict[Lane, int]) -> None:
+        """Ask, break something when each answer is where it should be, read on, compare, repair."""
+        await self.all_ready()
+        tally = self.tallies[fault]
+        seen_bytes = self.log.stat().st_size
+        leads_s = {lane: self.first_s[lane] + token * self.token_s[lane] for lane, token in chosen.items()}
+        longest_s = max(leads_s.values())
+        answers = {lane: Answer() for lane in chosen}
+
+        async def ask(lane: Lane) -> None:
+            await next_look(longest_s - leads_s[lane])
+            async with asyncio.timeout(HUNG_S):
+                await read(self.http, self.stub, lane, answers[lane])
+
+        asked = {lane: asyncio.create_task(ask(lane)) for lane in chosen}
+        await next_look(longest_s)
+        node, pids = await self.victims(whole_node=fault in ("drained", "vanished"))
+        mend = await getattr(self, f"_{fault}")(node, pids)
+        ended = await asyncio.gather(*asked.values(), return_exceptions=True)
+        for lane, error in zip(asked, ended, strict=True):
+            if error is not None:
+                answers[lane].error = f"hung or broke: {error!r}"
+        await asyncio.to_thread(mend)
+        tally.rounds += 1
+        for lane, token in chosen.items():
+            tally.tries[name_of(lane), token] += 1
+            self._compare(tally, lane, answers[lane])
+        self._learn(tally, chosen, answers, seen_bytes)
+        for model in (TEXT_MODEL, IMAGE_MODEL):  # as an operator who has seen the reason of the crashes
+            await self.http.post("/puna/v1/load", json={"model": model})
+
+    def _compare(self, tally: Tally, lane: Lane, answer: Answer) -> None:
+        tally.answers += 1
+        if difference := answer.differs_from(self.undisturbed[lane]):
+            tally.wrong.append(f"{name_of(lane)}: {difference}")
+
+    def _learn(self, tally: Tally, chosen: dict[Lane, int], answers: dict[Lane, Answer], seen_bytes: int) -> None:
+        """Read from the gateway's log after which token each answer lost its replica."""
+        with self.log.open("rb") as file:
+            file.seek(seen_bytes)
+            lines = [json.loads(line) for line in file if line.startswith(b"{") and b'"replica.lost"' in line]
+        by_id = {answer.request_id: lane for lane, answer in answers.items() if answer.request_id}
+        other = next((lane for lane in chosen if lane.dialect == "grpc"), None)
+        lost = set()
+        for line in lines:
+            lane = by_id.get(line.get("request_id", ""), other)
+            if lane is not None:
+                lost.add(lane)
+                token = line["at_token"]
+                tally.at_tokens[name_of(lane)].add(token)
+                # The next start is a little later if this one was too early.
+                late_s = (token - chosen[lane]) * self.token_s[lane]
+                self.first_s[lane] = max(0.0, self.first_s[lane] + 0.3 * -late_s)
+        tally.lost += len(lost)
+
+    async def _killed(self, node: str, pids: Sequence[int]) -> Callable[[], None]:
+        faults = [Killed(pid) for pid in pids]
+        for fault in faults:
+            fault.inject()
+        for fault in faults:
+            await asyncio.to_thread(verify, fault)
+        return lambda: None
+
+    async def _blocked(self, node: str, pids: Sequence[int]) -> Callable[[], None]:
+        faults = [engine_blocked(pid) for pid in pids]
+        for fault in faults:
+            fault.inject()
+        for fault in faults:
+            await asyncio.to_thread(verify, fault)
+
+        def mend() -> None:
+            for fault in faults:
+                fault.heal()
+
+        return mend
+
+    async def _drained(self, node: str, pids: Sequence[int]) -> Callable[[], None]:
+        answer = await self.http.post(f"/puna/v1/nodes/{node}/drain", params={"budget_s": 0})
+        assert answer.status_code == httpx.codes.OK, answer.text
+        return lambda: self._use_again(node)
+
+    def _use_again(self, node: str) -> None:
+        httpx.post(f"{self.cluster.url}/puna/v1/nodes/{node}/undrain", timeout=60).raise_for_status()
+
+    async def _vanished(self, node: str, pids: Sequence[int]) -> Callable[[], None]:
+        """All processes of the node stand still: its peers see what they see of a machine that is switched off."""
+        host = self.second.pid if node == SECOND_NODE else self.cluster.pid_of("host")
+        faults = [Stopped(pid) for pid in (host, *pids)]
+        for fault in faults:
+            fault.inject()
+        for fault in faults:
+            await asyncio.to_thread(verify, fault)
+
+        def mend() -> None:
+            for fault in faults:
+                with suppress(ProcessLookupError):
+                    os.kill(fault.pid, signal.SIGKILL)
+                fault.heal()
+            if node == SECOND_NODE:
+                self.second.restart()
+
+        return mend
+
+    def report(self) -> dict[str, Any]:
+        """All figures."""
+        return {
+            "tokens": dict(sorted(self.tokens.items())),
+            "faults": {fault: tally.to_json(self.tokens) for fault, tally in self.tallies.items()},
+        }
+
+
+class SecondHost:
+    """A host beside that of `puna up`, of the same cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="pn"))  # paths of sockets are short
+        record = json.loads((cluster.home / "run" / "puna.json").read_text())
+        self._environment = os.environ | {
+            **ENGINE,
+            "PUNA_HOME": str(self.home),
+            "PUNA_MODELS": str(cluster.models),
+            "PUNA_NODE_ID": SECOND_NODE,
+            "PUNA_NODE_LISTEN": f"unix:{self.home}/host.sock",
+            "PUNA_DISCOVERY_ADDRESS": record["discovery_address"],
+            "PUNA_METRICS_LISTEN": "127.0.0.1:0",
+        }
+        self._start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _start(self) -> None:
+        with (self.home / "host.log").open("ab") as log:
+            command = [sys.executable, "-m", "runner", "host"]
+            self._process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+
+    def restart(self) -> None:
+        """Start it again after it was killed."""
+        self._process.wait(30)
+        self._start()
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+        self._process.terminate()
+        try:
+            self._process.wait(40)
+        finally:
+            self._process.kill()
+
+
+ENGINE = {"PUNA_ENGINE": "fake", "PUNA_ENGINE_OPTIONS": json.dumps({"real": True, "step_s": STEP_S})}
+
+
+@asynccontextmanager
+async def running_rig(directory: Path, *, seed: int) -> AsyncIterator[Rig]:
+    """Start the cluster; everything is gone afterwards."""
+    home = directory / "home"
+    (home / "models").mkdir(parents=True)
+    model, projector = build_pair("mrope", directory)
+    projector.rename(home / "models" / f"{IMAGE_MODEL}.mmproj.gguf")
+    model.rename(home / "models" / f"{IMAGE_MODEL}.gguf")
+    settings = {"PUNA_KEEP_ALIVE": "-1", "PUNA_NUM_PARALLEL": str(LANES_PER_ROUND + 1)}
+    cluster = await asyncio.to_thread(start_cluster, home, **ENGINE, **settings)
+    try:
+        second = SecondHost(cluster)
+        try:
+            rig = Rig(cluster, second, seed)
+            try:
+                yield rig
+            finally:
+                await rig.close()
+        finally:
+            await asyncio.to_thread(second.stop)
+    finally:
+        await asyncio.to_thread(cluster.stop)
+
+
+async def run(
+    out: Path,
+    *,
+    minutes: float,
+    seed: int,
+    faults: Sequence[str],
+    lanes: Sequence[Lane],
+    earlier: Mapping[str, Tally],
+) -> bool:
+    """Run until every token was met or the time is over. Return True if no answer was wrong."""
+    end_s = time.monotonic() + minutes * 60
+    with tempfile.TemporaryDirectory(prefix="puna-every-token-") as directory:
+        async with running_rig(Path(directory), seed=seed) as rig:
+            rig.tallies |= earlier
+            await rig.measure(lanes)
+            while time.monotonic() < end_s and any(rig.missing(fault) for fault in faults):
+                for fault in faults:
+                    if chosen := rig.choose(fault):
+                        began_s = time.monotonic()
+                        await rig.run_round(fault, chosen)
+                        tally = rig.tallies[fault]
+                        print(
+                            f"{fault}: round {tally.rounds} took {time.monotonic() - began_s:.1f} s, {tally.lost} of "
+                            f"{tally.answers} answers lost their replica, {len(tally.wrong)} wrong, "
+                            f"{len(rig.missing(fault))} tokens left",
+                            flush=True,
+                        )
+                        await asyncio.to_thread(out.write_text, json.dumps(rig.report(), indent=1) + "\n")
+            return not any(tally.wrong for tally in rig.tallies.values())
+
+
+def main() -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="the report, JSON; read first if it exists")
+    parser.add_argument("--minutes", type=float, default=240.0)
+    parser.add_argument("--seed", type=int, default=20)
+    parser.add_argument("--fault", choices=FAULTS, action="append", default=[])
+    parser.add_argument("--kind", action="append", default=[])
+    asked = parser.parse_args()
+    lanes = [lane for lane in LANES if not asked.kind or lane.kind in asked.kind]
+    told = json.loads(asked.out.read_text())["faults"] if asked.out.exists() else {}
+    earlier = {fault: Tally.of_json(figures) for fault, figures in told.items()}
+    good = asyncio.run(
+        run(
+            asked.out,
+            minutes=asked.minutes,
+            seed=asked.seed,
+            faults=asked.fault or FAULTS,
+            lanes=lanes,
+            earlier=earlier,
+        )
+    )
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
