@@ -69,6 +69,7 @@ KNOWN_NAMES = frozenset(
         "PLACEMENTS",
         "PLAINTEXT",
         "PREFETCH",
+        "PRODUCTION",
         "PROBE_TIMEOUT_S",
         "QUEUE_WAIT_S",
         "REDIS_ANY_VERSION",

@@ -138,6 +138,7 @@ async def running_gateway(
         ),
         scheduler=scheduler,
         stores=ModelStores(scheduler=scheduler, routes=routes, stores=model_stores),
+        is_production=settings.production,
         blob_bytes_max=settings.blob_max_bytes,
         version=puna_version(),
         stream_commit_s=settings.stream_commit_s,
@@ -176,6 +177,7 @@ async def running_gateway(
         await asyncio.gather(*watches, return_exceptions=True)
         await dispatcher.close()
         await model_stores.close()
+        await service.hosts.close()
         await templates.stop()
         await constraints.stop()
         await book.all_left()

@@ -34,6 +34,8 @@ class GatewaySettings(PunaSettings):
     audit_log: str = ""
     """A file of JSON lines with every request and administrative act, never a prompt; empty: none is written. What
     cannot be written there is not done, if it is an administrative act."""
+    production: bool = False
+    """Refuse every fault of `puna chaos`."""
     redis_url: str = ""
     """Keys made through the API, and quotas that gateways share; empty: keys of the file alone, and the whole quota
     at each gateway. `rediss://` has TLS; `redis+sentinel://host:26379,host:26379/name/0` names sentinels. Parameters:

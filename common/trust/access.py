@@ -34,7 +34,11 @@ _SERVICES: dict[str, dict[str, frozenset[Role]]] = {
         ),
         _CONTROL,
     ),
-    "puna.v1.Host": dict.fromkeys(("Measure", "Start", "Stop", "ResetDevice", "ExcuseCrash", "Lend"), _SCHEDULER),
+    "puna.v1.Host": {
+        **dict.fromkeys(("Measure", "Start", "Stop", "ResetDevice", "ExcuseCrash", "Lend"), _SCHEDULER),
+        # Keys with admin:cluster ask gateways for it; nodes that are marked as production refuse.
+        "InjectFault": _GATEWAY,
+    },
     "puna.v1.ModelStore": {
         **dict.fromkeys(("Pull", "Create", "Copy", "Delete", "PutBlob", "ReadHeader"), _GATEWAY),
         # Nodes fetch files from each other.

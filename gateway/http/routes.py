@@ -52,6 +52,7 @@ from gateway.http.openai.responses_answers import ResponsesAnswers
 from gateway.http.openai.vectors import EmbeddingsAnswer, EmbeddingsBody, OpenAiVectors, RerankAnswer, RerankBody
 from gateway.http.openapi import openapi_document
 from gateway.http.puna.aliases import alias_routes
+from gateway.http.puna.chaos import chaos_routes
 from gateway.http.puna.keys import key_routes
 from gateway.http.puna.operations import operation_routes
 from gateway.http.puna.page_routes import page_routes
@@ -88,6 +89,7 @@ def make_routes(service: Service) -> list[Route]:
         *_anthropic_routes(service),
         *absent_routes(),
         *operation_routes(service),
+        *chaos_routes(service),
         *placement_routes(service),
         *token_routes(service),
         *alias_routes(service),

@@ -28,6 +28,7 @@ from runner.host import metrics
 from runner.host.devices.decode_speeds import DecodeSpeeds
 from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.devices import Devices
+from runner.host.faults import NodeFaults
 from runner.host.fence_store import FenceStore
 from runner.host.home import HostHome
 from runner.host.lending.borrowing import Borrower
@@ -119,7 +120,13 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     )
     speeds = DecodeSpeeds(notes, clock, lent=users.leases.device_ids)
     shares = CoreShares(clock, cores=computing_cores())
-    servicer = HostServicer(supervisor, Measurements(models, borrower, devices, origins), tunnel)
+    faults = NodeFaults(
+        users=users,
+        devices=devices,
+        directories={"models": settings.models_directory, "home": home.directory},
+        is_production=settings.production,
+    )
+    servicer = HostServicer(supervisor, Measurements(models, borrower, devices, origins), tunnel, faults)
     stores = ModelStoreServicer(store, pulls.pull)
 
     revocations = Revocations(home.directory / "removed-nodes.json")

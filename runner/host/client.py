@@ -1,6 +1,6 @@
-"""Client of hosts for the scheduler: one channel per address, domain errors instead of gRPC ones."""
+"""Client of hosts, for schedulers and for faults: one channel per address, domain errors instead of gRPC ones."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
 from google.protobuf.message import Message
@@ -106,6 +106,18 @@ class HostClient(ChannelBook):
             DeviceNotFound: the node has no such device.
         """
         return (await ask(self._stub(address, node_id).ResetDevice, request, timeout_s=RESET_TIMEOUT_S)).device
+
+    def inject_fault(
+        self, address: str, request: host_pb2.InjectFaultRequest, *, node_id: str = ""
+    ) -> AsyncGenerator[host_pb2.InjectFaultEvent, None]:
+        """Make a fault on the node; an event once it is proven. It ends with the iteration, at the latest on its time.
+
+        Raises:
+            PermissionDenied: the node is marked as production.
+            InvalidRequest, DeviceNotFound, PlacementMismatch: there is no such fault, target or duration.
+            NotSupported, ModelUnavailable: the node cannot have it; it did not happen, or the node cannot be reached.
+        """
+        return received(self._stub(address, node_id).InjectFault(request, metadata=call_metadata()))
 
     def _stub(self, address: str, node_id: str) -> "host_pb2_grpc.HostAsyncStub":
         return host_pb2_grpc.HostStub(self.channel(address, f"node/{node_id}" if node_id else ""))

@@ -17,6 +17,9 @@ MEASURE_SECONDS = Histogram(
 MEASURES = Counter(
     "puna_host_measures_total", "Measure commands by where the answer came from: engine, cache, failed", ["source"]
 )
+FAULTS = Counter(
+    "puna_host_faults_injected_total", "Faults of `puna chaos` by kind: kill, stop, block, disk, memory", ["kind"]
+)
 MODELS = Gauge("puna_host_models", "Model files by state: usable, unusable", ["state"])
 STUCK_FILES = Gauge("puna_host_stuck_files", "Paths below the model directory that do not answer")
 CONNECTED = Gauge("puna_host_discovery_connected", "Discoveries that this host is registered at")
@@ -42,6 +45,8 @@ FETCH_RESTARTS = Counter(
 FETCH_FAILURES = Counter(
     "puna_host_fetch_failures_total", "Blobs that did not come to this node, by reason", ["reason"]
 )
+for _kind in ("kill", "stop", "block", "disk", "memory"):
+    FAULTS.labels(_kind)
 # What has happened never is nought from the start, so that a first time shows as a rise.
 for _source in ("node", "registry"):
     FETCHED_BYTES.labels(source=_source)

@@ -6,9 +6,11 @@ from typing import Any
 
 from grpc import aio
 
+from common.closing import closing
 from common.errors import NotSupported
 from common.telemetry import tracing
 from protos import host_pb2, host_pb2_grpc
+from runner.host.faults import NodeFaults
 from runner.host.lending.lending import lend_response
 from runner.host.lending.tunnel_listener import TunnelListener
 from runner.host.runners.measurements import Measurements
@@ -22,11 +24,18 @@ Context = aio.ServicerContext[Any, Any]
 class HostServicer(host_pb2_grpc.HostServicer):
     """Commands in, outcomes out; everything is decided elsewhere."""
 
-    def __init__(self, supervisor: RunnerSupervisor, measurements: Measurements, tunnel: TunnelListener | None) -> None:
+    def __init__(
+        self,
+        supervisor: RunnerSupervisor,
+        measurements: Measurements,
+        tunnel: TunnelListener | None,
+        faults: NodeFaults,
+    ) -> None:
         """Without a tunnel nothing is lent."""
         self._supervisor = supervisor
         self._measurements = measurements
         self._tunnel = tunnel
+        self._faults = faults
 
     async def Measure(self, request: host_pb2.MeasureRequest, context: Context) -> host_pb2.MeasureResponse:
         """Count bytes without loading."""
@@ -73,3 +82,11 @@ class HostServicer(host_pb2_grpc.HostServicer):
             raise NotSupported("this node lends no devices; set PUNA_RPC=1")
         lease = await self._supervisor.lend(request)
         return lend_response(lease, tunnel_address=self._tunnel.address, certificate=self._tunnel.identity.certificate)
+
+    async def InjectFault(
+        self, request: host_pb2.InjectFaultRequest, context: Context
+    ) -> AsyncIterator[host_pb2.InjectFaultEvent]:
+        """Make a fault that lasts as long as the call at most."""
+        async with closing(self._faults.inject(request)) as steps:
+            async for text in steps:
+                yield host_pb2.InjectFaultEvent(text=text)

@@ -43,6 +43,8 @@ class HostSettings(PunaSettings):
     on other machines."""
     runner_advertise: str = ""
     """The host name under which others reach runners that listen on TCP."""
+    production: bool = False
+    """Refuse every fault of `puna chaos` on this node."""
     discovery_address: str = "127.0.0.1:7601"
     """Where to register: several with commas between them, or a name with several addresses. A host registers with
     each."""

@@ -30,7 +30,7 @@ from protos import inference_pb2_grpc
 from tests.cluster import Cluster, start_cluster
 from tests.faults.dialects import IMAGE_MODEL, LANES, TEXT_MODEL, Answer, Lane, read
 from tests.faults.faults import Killed, Stopped, engine_blocked, verify
-from tests.waiting import next_look
+from tests.waiting import next_look, wait_until
 from tools.model_zoo import build_pair
 
 SECOND_NODE = "b"
@@ -154,10 +154,7 @@ class Rig:
             models = Counter(one["model"] for found in nodes.values() for one in found)
             return len(nodes) == 2 and all(models[f"{name}:latest"] >= 2 for name in (TEXT_MODEL, IMAGE_MODEL))
 
-        deadline_s = time.monotonic() + READY_WITHIN_S
-        while not await asyncio.to_thread(ready):
-            assert time.monotonic() < deadline_s, f"not ready: {self.nodes()}"
-            await next_look(0.2)
+        await asyncio.to_thread(wait_until, ready, deadline_s=READY_WITHIN_S, what="both nodes serve")
 
     async def victims(self, *, whole_node: bool) -> tuple[str, list[int]]:
         """Return the node with most answers and its runners, or of each model the runner with most."""

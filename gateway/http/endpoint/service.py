@@ -26,6 +26,7 @@ from gateway.keys.made_keys import MadeKeys
 from gateway.keys.visits import current_key, reserve
 from gateway.models.model_store import ModelStores
 from gateway.models.scrape_targets import NO_ADDRESSES, OwnAddresses
+from runner.host.client import HostClient
 from scheduler.client import SchedulerClient
 
 log = get_logger()
@@ -47,6 +48,8 @@ class Service:
     stream_commit_s: float = 15.0
     keep_alive_max_ms: int = FOREVER_MS  # for callers who may not manage models
     blob_bytes_max: int = 2**40
+    hosts: HostClient = field(default_factory=lambda: HostClient("node"))  # for faults
+    is_production: bool = False  # no faults for exercises
     trusts_strangers: bool = True  # where there are no keys, callers may manage models
     made_keys: MadeKeys | None = None  # where keys can be made: with a file of keys and a Redis
     draining: bool = False

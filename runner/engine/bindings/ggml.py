@@ -89,6 +89,7 @@ registry_device_get = bind("ggml_backend_reg_dev_get", c_void_p, c_void_p, c_siz
 buffer_type_name = bind("ggml_backend_buft_name", c_char_p, c_void_p)
 buffer_type_is_host = bind("ggml_backend_buft_is_host", c_bool, c_void_p)
 allocate_buffer = bind("ggml_backend_buft_alloc_buffer", c_void_p, c_void_p, c_size_t)
+clear_buffer = bind("ggml_backend_buffer_clear", None, c_void_p, ctypes.c_uint8)
 free_buffer = bind("ggml_backend_buffer_free", None, c_void_p)
 cpu_buffer_type = bind("ggml_backend_cpu_buffer_type", c_void_p)
 buffer_type_device = bind("ggml_backend_buft_get_device", c_void_p, c_void_p)

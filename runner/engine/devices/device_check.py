@@ -51,7 +51,6 @@ _expand = ggml.bind("ggml_build_forward_expand", None, c_void_p, c_void_p)
 _open_backend = ggml.bind("ggml_backend_dev_init", c_void_p, c_void_p, c_void_p)
 _close_backend = ggml.bind("ggml_backend_free", None, c_void_p)
 _allocate = ggml.bind("ggml_backend_alloc_ctx_tensors", c_void_p, c_void_p, c_void_p)
-_clear_buffer = ggml.bind("ggml_backend_buffer_clear", None, c_void_p, ctypes.c_uint8)
 _write = ggml.bind("ggml_backend_tensor_set", None, c_void_p, c_void_p, c_size_t, c_size_t)
 _read = ggml.bind("ggml_backend_tensor_get", None, c_void_p, c_void_p, c_size_t, c_size_t)
 _compute = ggml.bind("ggml_backend_graph_compute", c_int, c_void_p, c_void_p)
@@ -92,7 +91,7 @@ def measure_speed(pointer: int, *, free_bytes: int) -> int:
         graph = _graph_of(context, _copy(context, source, target))
         try:
             with _allocated(context, backend) as buffer:
-                _clear_buffer(buffer, 0)  # pages that were never written cost nothing to read
+                ggml.clear_buffer(buffer, 0)  # pages that were never written cost nothing to read
                 seconds = _time_copy(backend, graph, target)
         except DeviceBroken:
             return 0  # no room after all: free bytes move

@@ -138,6 +138,11 @@ def _open(pointer: int, cards: list[GpuMemory], *, endpoint: str = "", lent_numb
     return OpenDevice(facts=facts, identity=identify(facts), pointer=pointer)
 
 
+def free_bytes(pointer: int) -> int:
+    """Return the free memory of a device now, as its backend says."""
+    return _properties(pointer).memory_free
+
+
 def _properties(pointer: int) -> ggml.DeviceProperties:
     properties = ggml.DeviceProperties()
     ggml.device_properties(pointer, ctypes.byref(properties))

@@ -218,6 +218,17 @@ class Devices:
         found = next((device for device in self.devices() if device.id == device_id), None)
         return found or self._listed_again(entries[0])
 
+    def child_request(self, device_id: str) -> CheckRequest:
+        """Return how a child process finds a device.
+
+        Raises:
+            DeviceNotFound: there is none of this id.
+        """
+        entry = next((entry for entry in self._table.entries if entry.id == device_id), None)
+        if entry is None:
+            raise DeviceNotFound(f"this node has no device {device_id!r}")
+        return self._check_request(entry)
+
     def _listed_again(self, entry: Entry) -> cluster_pb2.Device:
         """Report a stand-in as healthy: its backend lists its devices by now, in its place."""
         entry.health = health.pass_check(entry.health)

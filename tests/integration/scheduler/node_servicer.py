@@ -130,6 +130,11 @@ class NodeAndDiscovery(host_pb2_grpc.HostServicer, discovery_pb2_grpc.DiscoveryS
         self.excused.append(request.placement)
         return host_pb2.ExcuseCrashResponse()
 
+    async def InjectFault(
+        self, request: host_pb2.InjectFaultRequest, context: Any
+    ) -> AsyncIterator[host_pb2.InjectFaultEvent]:
+        yield host_pb2.InjectFaultEvent()
+
     # discovery.proto
 
     async def Register(self, request_iterator: Any, context: Any) -> AsyncIterator[discovery_pb2.RegisterAck]:

@@ -1,0 +1,64 @@
+"""`puna chaos`."""
+
+import signal
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from cli.arguments.common import Home, server
+from cli.errors import CommandFailed, ExitCode
+
+app = typer.Typer()
+
+
+class Fault(StrEnum):
+    """Kinds of faults."""
+
+    KILL = "kill"
+    STOP = "stop"
+    BLOCK = "block"
+    DISK = "disk"
+    MEMORY = "memory"
+
+
+@app.command()
+def chaos(
+    fault: Annotated[
+        Fault,
+        typer.Argument(
+            help="kill, stop: a runner or a service. block: the engine thread of a runner. disk: fill it. "
+            "memory: take that of a device."
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="kill, stop, block: a model, or the id of a placement; kill, stop also redis, discovery, host, "
+            'scheduler or gateway of this machine\'s cluster. disk: "models" or "home". memory: the id of a device.'
+        ),
+    ],
+    node: Annotated[str, typer.Option(metavar="ID", help="Where, if there are several; see `puna nodes`.")] = "",
+    duration: Annotated[str, typer.Option("--for", metavar="TIME", help="How long, at most 1h.")] = "30s",
+    leave: Annotated[str, typer.Option(metavar="SIZE", help="disk, memory: what stays free.")] = "0",
+    yes: Annotated[bool, typer.Option("--yes", help="Required: requests may be slower, and may fail.")] = False,
+    home: Home = None,
+) -> None:
+    """Break something on purpose, for exercises. It is undone after its time, and with Ctrl-C.
+
+    Needs the right admin:cluster. Nodes and gateways with PUNA_PRODUCTION=1 refuse.
+    """
+    if not yes:
+        raise CommandFailed("this breaks a part of a running cluster; repeat it with --yes", ExitCode.USAGE)
+    from cli.commands.chaos import Order, carry_out
+    from cli.settings import CliSettings
+    from common.byte_sizes import parse_byte_size
+    from common.durations import parse_go_duration_ms
+
+    try:
+        duration_s, leave_bytes = parse_go_duration_ms(duration) / 1000, parse_byte_size(leave)
+    except ValueError as error:
+        raise CommandFailed(str(error), ExitCode.USAGE) from error
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # undo it, as after Ctrl-C
+    order = Order(fault=fault, target=target, node=node, duration_s=duration_s, leave_bytes=leave_bytes)
+    carry_out(server(), order, home=home or CliSettings.load().home, say=lambda text: print(text, flush=True))
