@@ -105,7 +105,6 @@ def test_peer_death_the_stream_goes_on_after_the_model_is_placed_anew(tmp_path: 
                 watch, killed_s = Stopwatch(), time.monotonic()
                 with broken(Killed(lender.host.pid)):
                     answer = reading.result(timeout=280)
-            others_s = watch.wall_s - watch.elapsed_s  # in which other processes kept these waiting
         page = httpx.get(f"{hosts.url}/metrics", timeout=60).text
         assert metric_sum(page, "puna_gateway_resumes_total") >= 1, "the answer was over before its runner died"
         texts = {(one.status_code, one.json().get("response")) for _, one in others}
@@ -115,7 +114,7 @@ def test_peer_death_the_stream_goes_on_after_the_model_is_placed_anew(tmp_path: 
         assert bystander[0] == third
         gap_s = max(later - earlier for (earlier, _), (later, _) in pairwise(seen))
         load_s = last_load_s(hosts)
-        print(f"n=1, the load that followed took {load_s:.1f} s, the pause {gap_s:.1f} s, others {others_s:.1f} s")
+        print(f"n=1, the load that followed took {load_s:.1f} s, the pause {gap_s:.1f} s")
         print(f"{len(others)} answers of the model on the third node")
         assert "error" not in answer[-1], answer[-1]
         # Random weights have near-ties, and a prompt is computed in other batches than tokens one by one: what was
@@ -126,4 +125,4 @@ def test_peer_death_the_stream_goes_on_after_the_model_is_placed_anew(tmp_path: 
         assert answer[-1]["done"] is True
         assert [row["done"] for row in answer].count(True) == 1
         assert answer[-1]["eval_count"] == TOKENS
-        assert gap_s < load_s + BEYOND_LOAD_S + others_s
+        watch.assert_within(load_s + BEYOND_LOAD_S, "the pause", took_s=gap_s)

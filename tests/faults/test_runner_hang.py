@@ -11,11 +11,10 @@ from tests.faults.load import Outcome, ask, question
 from tests.waiting import Stopwatch, next_look, until
 
 STREAMS = 6
-# The promises, and what looks at processes add to them.
+# The promises.
 DIVERTED_S = 3.0
 REPLACED_S = 10.0
 RESUMED_S = 30.0
-LOOKS_S = 5.0
 ASKED_EVERY_S = 0.1
 
 
@@ -32,16 +31,15 @@ async def test_runner_hang_while_busy_streams_go_on_elsewhere_and_it_is_replaced
         watch = Stopwatch()
         with broken(Stopped(victim)):
             outcomes = await asyncio.gather(*asked)
-            others_s = watch.wall_s - watch.elapsed_s  # in which other processes kept these waiting
             await until(lambda: process_state(victim) in ("", "Z"), deadline_s=30, what="its host has killed it")
-            killed_s = watch.elapsed_s
+            killed_s = watch.wall_s
         await until(lambda: len(ready_pids(cluster) - {victim}) == 2, deadline_s=40, what="there is another one")
     gaps = sorted(round(one.gap_s, 2) for one in outcomes)
     print(f"n={STREAMS} resumes={sum(one.resumes for one in outcomes)} gaps={gaps} killed after {killed_s:.1f} s")
     assert {(one.kind, one.answer) for one in outcomes} == {("ok", alone.answer)}
     assert sum(one.resumes for one in outcomes) > 0
-    assert max(gaps) < RESUMED_S + others_s
-    assert killed_s < REPLACED_S + LOOKS_S
+    watch.assert_within(RESUMED_S, "the longest pause", took_s=max(gaps))
+    watch.assert_within(REPLACED_S, "its host has killed it", took_s=killed_s)
 
 
 async def test_runner_hang_while_idle_requests_are_diverted(start_replicas: StartReplicas) -> None:
@@ -55,17 +53,17 @@ async def test_runner_hang_while_idle_requests_are_diverted(start_replicas: Star
             asked: list[asyncio.Task[None]] = []
 
             async def one() -> None:
-                begun_s, watch = since_stop.elapsed_s, Stopwatch()
+                begun_s = since_stop.wall_s
                 outcome = await ask(client, body)
-                outcomes.append((begun_s, outcome, watch.elapsed_s))
+                outcomes.append((begun_s, outcome, since_stop.wall_s - begun_s))
 
-            while not since_stop.is_past(DIVERTED_S + 2.0):  # whoever waits does not keep others from asking
+            while since_stop.wall_s < DIVERTED_S + 2.0:  # an open loop: slow answers do not delay requests
                 asked.append(asyncio.create_task(one()))
                 await next_look(ASKED_EVERY_S)
             await asyncio.gather(*asked)
     later = [took_s for at_s, _, took_s in outcomes if at_s > DIVERTED_S]
     slow = [took_s for at_s, _, took_s in outcomes if at_s <= DIVERTED_S]
-    slowest_s = max(later, default=0.0)  # none are later on a machine that hardly ran in all that time
+    slowest_s = max(later)
     print(f"n={len(outcomes)} slowest before/after {DIVERTED_S:g} s: {max(slow):.2f}/{slowest_s:.2f} s")
     assert {(one.kind, one.answer) for _, one, _ in outcomes} == {("ok", alone.answer)}
-    assert slowest_s < DIVERTED_S
+    since_stop.assert_within(DIVERTED_S, "the slowest answer after the diversion", took_s=slowest_s)

@@ -46,7 +46,8 @@ def test_calls_to_a_stopped_scheduler_end_in_two_seconds_with_503_and_warm_model
         ):
             watch = Stopwatch()
             answer = httpx.request(method, cluster.url + path, json=body, timeout=60)
-            assert (answer.status_code, watch.wall_s < ANSWERED_WITHIN_S) == (503, True), (path, answer.text)
+            assert answer.status_code == 503, (path, answer.text)
+            watch.assert_within(ANSWERED_WITHIN_S, path)
         assert generate(cluster).status_code == 200
         refused = run_puna("nodes", PUNA_HOST=cluster.url)
         assert (refused.returncode != 0, "the scheduler cannot be reached" in refused.stderr) == (True, True)

@@ -196,7 +196,7 @@ async def test_a_removed_node_is_refused_by_all_within_two_seconds_and_comes_bac
     await becomes(stolen.code_of_stat, REFUSED)
     async with asyncio.timeout(DEADLINE_S):
         assert await end_of(stream) is REFUSED
-    assert watch.elapsed_s < REFUSED_S_MAX
+    refused_s = watch.wall_s
 
     # Each process starts without the others: what it knows is its own.
     await puna.kill("scheduler", "discovery", "node/a")
@@ -224,6 +224,7 @@ async def test_a_removed_node_is_refused_by_all_within_two_seconds_and_comes_bac
     assert await stolen.code_of_stat() is REFUSED
     await again.close()
     await stolen.close()
+    watch.assert_within(REFUSED_S_MAX, "all refuse the node", took_s=refused_s)
 
 
 async def test_answers_on_a_removed_node_go_on_elsewhere(puna: Processes) -> None:

@@ -140,12 +140,13 @@ async def test_a_probe_that_hangs_is_killed_with_everything_it_started(
     table = Devices(SystemClock(), settings=DeviceSettings(probe_timeout_s=3.0))
     watch = Stopwatch()
     await table.probe()
-    assert watch.elapsed_s < 15
+    took_s = watch.wall_s
     started = [int(pid) for pid in pids.read_text().split()]
     assert len(started) == 2 * (1 + 1 + 1 + len(HIDING))  # the cards, everything, nothing, and each backend
     await until(lambda: not any(is_alive(pid) for pid in started), what="all of them are gone")
     (cpu,) = table.devices()
     assert cpu.state_reason == "the probe failed: it did not answer in time"
+    watch.assert_within(15, "the probe", took_s=took_s)
 
 
 async def test_a_card_of_two_backends_is_used_through_the_one_that_works(engine: Engine) -> None:
@@ -187,8 +188,8 @@ async def test_figures_of_the_driver_replace_those_of_the_probe_and_follow_it_at
         drivers.tell(card(1, free_bytes=5 * GIB), card(2))
         while by_id(table)["GPU-1"].free_bytes != 5 * GIB:
             seen = await table.changes.beyond(seen)
-        assert watch.elapsed_s < 2
         assert by_id(table)["GPU-1"].trust == cluster_pb2.TRUST_MEASURED
+        watch.assert_within(2, "the driver's figure is shown")
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

@@ -93,9 +93,10 @@ async def test_what_others_take_there_is_missing_within_two_seconds(node: Node, 
     watch = Stopwatch()
     device.take(leave_bytes=MIB)
     await node.inventory(lambda inventory: find(inventory, device.id).free_bytes == MIB)
-    assert watch.elapsed_s < 2.5
+    took_s = watch.wall_s
     device.give_back()
     await node.inventory(lambda inventory: find(inventory, device.id).free_bytes == LIMIT_MIB * MIB)
+    watch.assert_within(2.5, "the memory of others is missing", took_s=took_s)
 
 
 @pytest.mark.behaviour("B-131")
@@ -131,7 +132,7 @@ async def test_a_server_that_dies_is_lost_and_one_that_comes_back_is_tested_firs
     watch = Stopwatch()
     device.kill()
     lost = await seen(node, device, LOST)
-    assert watch.elapsed_s < 5
+    took_s = watch.wall_s
     assert device.address in lost.state_reason
     server = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.limited_device", "--port", str(device.port), "--mib", "32"), cwd=ROOT
@@ -145,6 +146,7 @@ async def test_a_server_that_dies_is_lost_and_one_that_comes_back_is_tested_firs
     finally:
         server.kill()
         await server.wait()
+    watch.assert_within(5, "the device is lost", took_s=took_s)
 
 
 @pytest.mark.behaviour("B-130")
@@ -278,10 +280,11 @@ async def test_a_server_that_dies_under_a_runner_is_lost_before_anybody_is_sent_
     watch = Stopwatch()
     os.kill(record.pid, signal.SIGABRT)  # as the engine does at the next request
     await seen(node, device, LOST)
-    assert watch.elapsed_s < 3
+    took_s = watch.wall_s
     planned = cluster_pb2.MemoryReport(devices=[cluster_pb2.DeviceMemory(device_id=device.id, weights_bytes=1)])
     with pytest.raises(DeviceMemoryExhausted, match="0 bytes free"):
         await node.run(await node.start_request(layout=layout, planned=planned))
+    watch.assert_within(3, "the device is lost", took_s=took_s)
 
 
 @pytest.mark.behaviour("B-130")
@@ -296,7 +299,7 @@ async def test_a_server_that_dies_under_an_idle_runner_ends_it_at_once_and_nobod
     found = await node.inventory(
         lambda inventory: any(runner.status.state == ERROR for one in inventory.nodes for runner in one.runners)
     )
-    assert watch.elapsed_s < 10  # a moment; on a slow machine the process has to end, too
+    took_s = watch.wall_s
     (runners,) = [one.runners for one in found.nodes]
     ended = {one.placement.placement_id: one.status for one in runners}
     error = ended[record.placement.placement_id].error
@@ -304,3 +307,4 @@ async def test_a_server_that_dies_under_an_idle_runner_ends_it_at_once_and_nobod
     assert f"RPC server {device.address}" in error.message
     assert ended[bystander.placement.placement_id].state == READY
     await seen(node, device, LOST)
+    watch.assert_within(10, "the runner has ended", took_s=took_s)

@@ -97,12 +97,13 @@ async def test_a_killed_runner_is_reported_with_its_signal_within_half_a_second(
     watch = Stopwatch()
     os.kill(record.pid, signal.SIGKILL)
     found = await waiting
-    assert watch.elapsed_s < 0.5
+    took_s = watch.wall_s
     error = runners_of(found)[0].status.error
     assert error.exit_code == -signal.SIGKILL
     assert error.reason == "runner_lost"
     assert "SIGKILL" in error.message
     assert list(node.runner_files.iterdir()) == []
+    watch.assert_within(0.5, "the runner is reported", took_s=took_s)
 
 
 async def test_a_runner_that_hangs_is_shown_as_such_and_killed(node: Node) -> None:
@@ -111,11 +112,13 @@ async def test_a_runner_that_hangs_is_shown_as_such_and_killed(node: Node) -> No
     watch = Stopwatch()
     silent = cluster_pb2.RUNNER_STATE_NOT_RESPONDING
     await node.inventory(lambda inventory: any(r.status.state == silent for r in runners_of(inventory)))
-    assert watch.elapsed_s < 6
+    shown_s = watch.wall_s
     found = await node.inventory(lambda inventory: any(r.status.state == ERROR for r in runners_of(inventory)))
-    assert watch.elapsed_s < 15
+    killed_s = watch.wall_s
     assert "did not answer" in runners_of(found)[0].status.error.message
     await until(lambda: not is_alive(record.pid), what="it is killed")
+    watch.assert_within(6, "it is shown", took_s=shown_s)
+    watch.assert_within(15, "it is killed", took_s=killed_s)
 
 
 async def test_unknown_models_and_malformed_commands_start_nothing(node: Node) -> None:
@@ -215,8 +218,9 @@ async def test_a_stop_with_drain_is_over_once_the_runner_is_idle(node: Node) -> 
     record = await node.run(request)
     watch = Stopwatch()
     await node.stop(request, drain_ms=20_000)
-    assert watch.elapsed_s < 5
+    took_s = watch.wall_s
     assert not is_alive(record.pid)
+    watch.assert_within(5, "the stop", took_s=took_s)
 
 
 async def test_stop_ends_a_runner_that_still_loads(tmp_path: Path, models_directory: Path) -> None:

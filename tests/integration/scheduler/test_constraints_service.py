@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -91,12 +92,12 @@ async def test_explain_answers_within_50_ms_while_a_load_is_stuck(running: Runni
     load = running.client.ensure_model(scheduler_pb2.EnsureModelRequest(model_name="m"))
     while (await anext(load)).WhichOneof("event") != "loading":
         pass
-    best_s = 1.0
-    for _ in range(5):  # the best of some: the machine of a test may be busy with others
-        watch = Stopwatch()
+    watch, took_s = Stopwatch(), []
+    for _ in range(5):
+        begun_s = watch.wall_s
         explained = await running.client.explain(scheduler_pb2.ExplainRequest(model_name="m", last=True))
-        best_s = min(best_s, watch.elapsed_s)
-    assert best_s < 0.05
+        took_s.append(watch.wall_s - begun_s)
+    watch.assert_within(0.05, "explain", took_s=median(took_s))
     assert explained.outcome == "placed"
     (chosen,) = [one for one in explained.candidates if one.verdict == "chosen"]
     (host,) = chosen.devices

@@ -71,11 +71,12 @@ async def test_a_stuck_load_delays_neither_other_models_nor_questions(running: R
     watch = Stopwatch()
     table = await running.routes()
     nodes = await running.client.list_nodes()
-    assert watch.elapsed_s < 0.5
+    took_s = watch.wall_s
     assert {route.model.name for route in table.routes} == {"m:latest", "n:latest", "broken:latest"}
     assert [one.id for one in nodes.nodes] == ["node-a"]
     node.may_finish.set()
     await asyncio.gather(stuck, other)
+    watch.assert_within(0.5, "two answers", took_s=took_s)
 
 
 @pytest.mark.behaviour("B-139")
