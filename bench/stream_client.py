@@ -62,7 +62,7 @@ def read_result(sent_s: float, arrivals: list[tuple[float, bytes]]) -> StreamRes
     Raises:
         BadAnswer: as stream_chat.
     """
-    events = list(_events(arrivals))
+    events = list(read_events(arrivals))
     first_token_s: float | None = None
     text: list[str] = []
     finish_reason, usage = "", None
@@ -90,7 +90,7 @@ def read_result(sent_s: float, arrivals: list[tuple[float, bytes]]) -> StreamRes
     )
 
 
-def _events(arrivals: list[tuple[float, bytes]]) -> list[tuple[float, dict[str, Any]]]:
+def read_events(arrivals: list[tuple[float, bytes]]) -> list[tuple[float, dict[str, Any]]]:
     """Return the JSON of each server-sent event with the time at which its last byte arrived."""
     whole = b"".join(data for _, data in arrivals)
     head, separator, body = whole.partition(b"\r\n\r\n")

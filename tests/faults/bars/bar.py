@@ -1,0 +1,103 @@
+"""A bar: rounds of faults under load, and figures that are judged from the rounds alone. Pure."""
+
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.faults.bars.open_loop import total
+
+TIMED_UNITS = ("s", "ms", "×")
+
+Round = dict[str, Any]  # fault, proven, figures, load: JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """What is asked for and what was measured; nothing measured is a miss."""
+
+    name: str
+    asked: str
+    measured: float | None
+    met: bool
+    is_timed: bool = False  # other work on the machine makes it worse
+
+
+def at_most(name: str, values: Sequence[float], limit: float, unit: str = "", *, share: float = 1.0) -> Figure:
+    """The quantile `share` of the values, the maximum by default."""
+    found = quantile(values, share)
+    return Figure(
+        name=name,
+        asked=f"≤ {limit:g} {unit}".strip(),
+        measured=found,
+        met=found is not None and found <= limit,
+        is_timed=unit in TIMED_UNITS,
+    )
+
+
+def at_least(name: str, value: float | None, limit: float, unit: str = "") -> Figure:
+    return Figure(
+        name=name, asked=f"≥ {limit:g} {unit}".strip(), measured=value, met=value is not None and value >= limit
+    )
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """The smallest value that `share` of the values do not exceed; None: there are none."""
+    ordered = sorted(values)
+    return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 4) if ordered else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One of the bars of reliability. Sizes are numbers of faults, or seconds where `unit` says so."""
+
+    number: int
+    key: str
+    title: str
+    full: int
+    sample: int
+    unit: str
+    minutes: int  # about so long at full strength
+    run: Callable[[Path, int, int], AsyncIterator[Round]]  # directory, rounds that are done, size
+    judge: Callable[[list[Round]], list[Figure]]
+    needs: Callable[[], str] = field(default=lambda: "")  # why it cannot run here; empty: it can
+
+
+def judged(bar: Bar, rounds: list[Round], *, size: int, disturbance: str = "") -> dict[str, Any]:
+    """Return the report of a bar. Met: every fault was proven, every accepted request ended once with its own bytes."""
+    load = total([one["load"] for one in rounds if "load" in one])
+    faults = [one for one in rounds if one.get("fault")]
+    figures = [
+        *bar.judge(rounds),
+        at_least("faults proven to have happened", sum(one["proven"] for one in faults), max(1, len(faults))),
+        at_most("accepted requests that did not end exactly once", [load["accepted"] - load["ended_once"]], 0),
+        at_most("answers with lost, doubled or other tokens", [load["wrong_bytes"]], 0),
+        at_least("answers in the load", load["ok"], 1),
+    ]
+    return {
+        "bar": bar.number,
+        "title": bar.title,
+        "size": size,
+        "unit": bar.unit,
+        "full_size": bar.full,
+        "met": all(figure.met for figure in figures),
+        # Only figures of time are missed, while other processes took the processors: neither met nor missed.
+        "not_measurable": disturbance if all(one.met or one.is_timed for one in figures) else "",
+        "figures": [{name: getattr(figure, name) for name in Figure.__slots__} for figure in figures],
+        "faults": {"injected": len(faults), "proven": sum(one["proven"] for one in faults)},
+        "requests": {
+            **{name: load[name] for name in ("asked", "accepted", "ended_once", "ok", "refused", "wrong_bytes")},
+            "other": dict(load["other"]),
+            "resumes": load["resumes"],
+            "first_ms_p50": quantile(load["first_ms"], 0.5),
+            "first_ms_p99": quantile(load["first_ms"], 0.99),
+            "gap_ms_p99": quantile(load["gap_ms"], 0.99),
+        },
+    }
+
+
+def failed(rounds: list[Round]) -> list[float]:
+    """Requests that were neither answered nor refused in time, as the one value of a figure."""
+    load = total([one["load"] for one in rounds if "load" in one])
+    return [load["refused"] + sum(load["other"].values())]

@@ -1,0 +1,135 @@
+"""Bar 10: clients disconnect at random moments, also while their prompt is evaluated; nothing of them stays."""
+
+import asyncio
+import json
+import os
+import random
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from protos import cluster_pb2
+from runner.client import RunnerClient
+from tests.faults.bars.bar import Bar, Figure, Round, at_most, failed
+from tests.faults.bars.open_loop import OpenLoop, question
+from tests.faults.bars.rig import Rig, running_rig
+from tests.waiting import next_look
+
+STEP_S = 0.02
+FAKE = {"step_s": STEP_S, "prompt_tokens_per_s": 400.0}
+AT_ONCE = 4
+FREED_MS_MAX = 250.0
+LEFT_S_MAX = 1.5  # moments of a disconnect, from the request on: the prompt takes about 0.3 s alone
+SEED = 10
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with RST
+
+
+class Slots:
+    """Busy slots of the runner, as it pushes them, with the time of each change."""
+
+    def __init__(self) -> None:
+        self.busy = 0
+        self.reached_s: list[tuple[float, int]] = []
+
+    async def watch(self, client: RunnerClient) -> None:
+        async for status in client.watch_load():
+            self.take(status)
+
+    def take(self, status: cluster_pb2.RunnerStatus) -> None:
+        self.busy = status.slots_busy + status.queued
+        self.reached_s.append((time.monotonic(), self.busy))
+
+    async def wait(self, busy: int, *, deadline_s: float) -> bool:
+        end_s = time.monotonic() + deadline_s
+        while self.busy != busy and time.monotonic() < end_s:
+            await next_look(0.002)
+        return self.busy == busy
+
+
+async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
+    with running_rig(directory, fake=FAKE) as rig:
+        (path,) = (directory / "host-a" / "runners").glob("*.sock")
+        draw, slots = random.Random(SEED + done), Slots()
+        async with RunnerClient(f"unix:{path}") as client:
+            watching = asyncio.create_task(slots.watch(client))
+            await slots.wait(0, deadline_s=30)
+            await _wave(rig, slots, draw)  # opens what stays open
+            before = _descriptors(rig)
+            for _ in range(done, -(-size // AT_ONCE)):
+                freed_ms = await _wave(rig, slots, draw)
+                yield {
+                    "fault": f"{AT_ONCE} disconnects",
+                    "proven": len(freed_ms) == AT_ONCE,
+                    "figures": {"freed_ms": freed_ms, "busy": slots.busy},
+                }
+            leaked = await _leaked(rig, before)
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        load = OpenLoop(rig.gateways, 5.0)
+        async with load:
+            await asyncio.sleep(3)
+        yield {"figures": {"descriptors": leaked, "busy": slots.busy}, "load": load.take()}
+
+
+async def _wave(rig: Rig, slots: Slots, draw: random.Random) -> list[float]:
+    """Open streams, close each at a random moment; milliseconds until the runner has freed each of their slots."""
+    host, port = rig.gateways()[0]
+    body = json.dumps(question(draw.randrange(8), tokens=1000)).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    opened = [await asyncio.open_connection(host, port) for _ in range(AT_ONCE)]
+    for _, writer in opened:
+        writer.write(head + body)
+    if not await slots.wait(AT_ONCE, deadline_s=20):
+        return []
+    freed_ms = []
+    for left, (_, writer) in zip(range(AT_ONCE - 1, -1, -1), opened, strict=True):
+        await asyncio.sleep(draw.uniform(0, LEFT_S_MAX / AT_ONCE))
+        if draw.random() < 0.5:
+            peer: Any = writer.get_extra_info("socket")
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        closed_s = time.monotonic()
+        writer.transport.abort()
+        if await slots.wait(left, deadline_s=10):
+            freed_ms.append(1000 * (time.monotonic() - closed_s))
+    return freed_ms
+
+
+def _descriptors(rig: Rig) -> int:
+    return len(os.listdir(f"/proc/{rig.running['gateway-0'].pid}/fd"))  # noqa: PTH208
+
+
+async def _leaked(rig: Rig, before: int) -> int:
+    """Descriptors of the gateway beyond those before, after it had two seconds to close them."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(2):
+            while _descriptors(rig) > before:
+                await next_look(0.1)
+    return max(0, _descriptors(rig) - before)
+
+
+def _judge(rounds: list[Round]) -> list[Figure]:
+    figures = [one["figures"] for one in rounds]
+    freed = [ms for one in figures for ms in one.get("freed_ms", ())]
+    return [
+        at_most("slot free after a disconnect, p99", freed, FREED_MS_MAX, "ms", share=0.99),
+        at_most("failed requests afterwards", failed(rounds), 0),
+        at_most("slots busy in the end", [figures[-1]["busy"]] if figures else [], 0),
+        at_most("descriptors leaked", [one["descriptors"] for one in figures if "descriptors" in one], 0),
+    ]
+
+
+DISCONNECTS = Bar(
+    number=10,
+    key="disconnect",
+    title="clients disconnect at random moments",
+    full=1000,
+    sample=40,
+    unit="disconnects",
+    minutes=12,
+    run=_run,
+    judge=_judge,
+)

@@ -1,0 +1,111 @@
+"""Bar 4: the leading scheduler is killed again and again; the clock of one of the two is wrong by five minutes."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from datetime import datetime
+from pathlib import Path
+
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failed
+from tests.faults.bars.open_loop import OpenLoop
+from tests.faults.bars.rig import COLD, MODEL, Rig, running_rig
+
+PER_SECOND = 5.0
+FAKE = {"step_s": 0.02}
+SKEW_S = 300
+SKEWED = "scheduler-1"
+COMMAND_S_MAX = 7.0
+REPLICAS = 2
+
+
+def _build_clock(directory: Path) -> str:
+    library = directory / "skewed_clock.so"
+    directory.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", library, Path(__file__).with_name("skewed_clock.c"), "-ldl"], check=True
+    )
+    return str(library)
+
+
+async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
+    library = _build_clock(directory)
+
+    def start(rig: Rig, name: str, number: int) -> None:
+        skew_s = SKEW_S if number % 2 else -SKEW_S
+        rig.start(name, **({"LD_PRELOAD": library, "SKEW_S": str(skew_s)} if name == SKEWED else {}))
+
+    with running_rig(directory, replicas=REPLICAS, schedulers=2, fake=FAKE, unready=(SKEWED,)) as rig:
+        start(rig, SKEWED, 0)
+        await rig.logged(SKEWED, "scheduler.ready", 1)
+        runners = await asyncio.to_thread(rig.serving)
+        async with OpenLoop(rig.gateways, PER_SECOND) as load:
+            for number in range(done, size):
+                leader = await rig.leads("scheduler-0", SKEWED)
+                killed_unix_s = time.time()
+                is_dead = await asyncio.to_thread(rig.kill, leader)
+                await rig.control_until(load=number % 2 == 0, deadline_s=60)
+                command_s = _first_command_unix_s(rig, killed_unix_s) - killed_unix_s
+                ready = len(rig.events(leader, "scheduler.ready"))
+                start(rig, leader, number)
+                await rig.logged(leader, "scheduler.ready", ready + 1)
+                skew_s = _stamp(rig.events(leader, "scheduler.ready")[-1]) - time.time()
+                found = [await asyncio.to_thread(rig.runners, model) for model in (MODEL, COLD)]
+                yield {
+                    "fault": f"SIGKILL {leader}, the leader",
+                    "proven": is_dead and (leader != SKEWED or abs(abs(skew_s) - SKEW_S) < 60),
+                    "figures": {
+                        "first_command_s": command_s,
+                        "duplicates": max(0, len(found[0]) - REPLICAS) + max(0, len(found[1]) - 1),
+                        "restarted": len(runners - set(found[0])),
+                        "was_skewed": leader == SKEWED,
+                    },
+                    "load": load.take(),
+                }
+            await load.stop()
+            yield {"load": load.take()}
+
+
+def _stamp(event: dict[str, str]) -> float:
+    return datetime.fromisoformat(event["timestamp"]).timestamp()
+
+
+def _first_command_unix_s(rig: Rig, after_unix_s: float) -> float:
+    """Time at which the host obeyed a leader with a higher fence for the first time, by the host's own clock."""
+    stamps = [_stamp(event) for event in rig.events("host-a", "fence.raised")]
+    return min((stamp for stamp in stamps if stamp >= after_unix_s), default=float("inf"))
+
+
+def _judge(rounds: list[Round]) -> list[Figure]:
+    figures = [one["figures"] for one in rounds if "figures" in one]
+    return [
+        at_most(
+            "first command of the new leader, p99",
+            [one["first_command_s"] for one in figures],
+            COMMAND_S_MAX,
+            "s",
+            share=0.99,
+        ),
+        at_most("request errors", failed(rounds), 0),
+        at_most("duplicate runners", [one["duplicates"] for one in figures], 0),
+        at_most("runners that were restarted", [one["restarted"] for one in figures], 0),
+        at_least(
+            "kills of the leader with a wrong clock", sum(one["was_skewed"] for one in figures), len(figures) // 3
+        ),
+    ]
+
+
+LEADER_KILLS = Bar(
+    number=4,
+    key="leader_kill",
+    title="the leader is killed, the clock of one scheduler is wrong by ± 300 s",
+    full=200,
+    sample=2,
+    unit="kills",
+    minutes=45,
+    run=_run,
+    judge=_judge,
+    needs=lambda: "" if shutil.which("cc") and os.name == "posix" else "needs a C compiler for the wrong clock",
+)

@@ -1,0 +1,299 @@
+"""A cluster whose processes are started, killed, stopped and replaced one by one."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import redis
+
+from cli.cluster.plan import embedded_redis_server
+from tests.faults.faults import process_state
+from tests.ports import free_port
+from tests.waiting import next_look, wait_until
+
+ROOT = Path(__file__).resolve().parents[3]
+DEMO = ROOT / "models" / "demo.gguf"
+MODEL = "demo"
+COLD = "cold"  # loaded and unloaded to see whether the scheduler commands
+START_S_MAX = 90.0
+STOP_S_MAX = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process runs: an address and, with a namespace, a machine of its own."""
+
+    address: str = "127.0.0.1"
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """How a process is started. `port` is the one that others dial."""
+
+    module: Sequence[str]
+    environment: dict[str, str]
+    port: int
+    place: Place
+
+
+@dataclass(kw_only=True)
+class Rig:
+    """Redis, discovery, schedulers, gateways and hosts, by the names "scheduler-1", "gateway-0", "host-a", ..."""
+
+    directory: Path
+    services: dict[str, Service] = field(default_factory=dict)
+    running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    roots: dict[str, Path] = field(default_factory=dict)  # source tree by service; without: this one
+    key: str = "none"  # of an operator, where keys are needed
+
+    def start(self, name: str, **environment: str) -> "subprocess.Popen[bytes]":
+        """Start a service; its log goes on where it ended."""
+        service, root = self.services[name], self.roots.get(name, ROOT)
+        inside = ["ip", "netns", "exec", service.place.namespace] if service.place.namespace else []
+        command = [*inside, *service.module]
+        outer = {key: value for key, value in os.environ.items() if not key.startswith("PUNA_")}
+        with (self.directory / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                command,
+                cwd=root,
+                env={**outer, "PYTHONPATH": str(root), **service.environment, **environment},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self.running[name]
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> bool:
+        """Send a signal that ends a service; return True once the kernel says that it has ended."""
+        process = self.running[name]
+        process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S_MAX)
+        return process_state(process.pid) in ("", "Z", "X")
+
+    def address(self, name: str) -> str:
+        service = self.services[name]
+        return f"{service.place.address}:{service.port}"
+
+    def gateways(self) -> list[tuple[str, int]]:
+        return [(one.place.address, one.port) for name, one in self.services.items() if name.startswith("gateway")]
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address('gateway-0')}"
+
+    def events(self, name: str, event: str) -> list[dict[str, Any]]:
+        """Log lines of a service with this event."""
+        found = []
+        for line in (self.directory / f"{name}.log").read_text(errors="replace").splitlines():
+            if f'"{event}"' in line and line.startswith("{"):
+                entry = json.loads(line)
+                if entry.get("event") == event:
+                    found.append(entry)
+        return found
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """As the cluster shows them; none while nobody answers."""
+        with suppress(httpx.TransportError, ValueError):
+            answer = httpx.get(f"{self.url}/puna/v1/nodes", headers={"x-api-key": self.key}, timeout=5, trust_env=False)
+            if answer.status_code == httpx.codes.OK:
+                nodes: list[dict[str, Any]] = answer.json()["nodes"]
+                return nodes
+        return []
+
+    def runners(self, model: str = MODEL) -> dict[int, dict[str, Any]]:
+        """Runners of a model that live, by process id."""
+        found = [runner for node in self.nodes() for runner in node.get("runners", [])]
+        return {one["pid"]: one for one in found if one["model"] == f"{model}:latest" and one["state"] != "error"}
+
+    def serving(self, model: str = MODEL) -> set[int]:
+        return {pid for pid, one in self.runners(model).items() if one["state"] in ("ready", "no_slots")}
+
+    async def serves(self, count: int, *, without: frozenset[int] = frozenset(), model: str = MODEL) -> None:
+        """Return once so many runners of a model serve; the event loop goes on."""
+        what = f"{count} runners of {model} serve"
+        condition = lambda: len(self.serving(model) - without) >= count  # noqa: E731
+        await asyncio.to_thread(wait_until, condition, deadline_s=START_S_MAX, what=what)
+
+    def stored(self, key: str) -> str:
+        """Value of a key in Redis; empty: it has none, or Redis does not answer."""
+        service = self.services["redis"]
+        with suppress(redis.RedisError), redis.Redis(service.place.address, service.port) as client:
+            return str((client.get(key) or b"").decode())
+        return ""
+
+    def leader(self) -> str:
+        """Name of the scheduler that holds the lease; empty: none does."""
+        address = self.stored("{sched}:leader").rpartition("@")[2]
+        return next((name for name in self.services if self.address(name) == address), "")
+
+    async def leads(self, *names: str) -> str:
+        """Return the name of the leader once it is one of these."""
+        condition = lambda: self.leader() in names  # noqa: E731
+        await asyncio.to_thread(wait_until, condition, deadline_s=START_S_MAX, what=f"one of {names} leads")
+        return self.leader()
+
+    async def logged(self, name: str, event: str, count: int) -> None:
+        """Return once a service has logged an event so many times."""
+        condition = lambda: len(self.events(name, event)) >= count  # noqa: E731
+        await asyncio.to_thread(wait_until, condition, deadline_s=START_S_MAX, what=f"{name} logs {event}")
+
+    async def control(self, *, load: bool, timeout_s: float = 60.0) -> httpx.Response | None:
+        """Load or unload the cold model; None: no answer."""
+        body = {"model": COLD, "keep_alive": -1 if load else 0}
+        async with httpx.AsyncClient(trust_env=False, timeout=timeout_s) as client:
+            with suppress(httpx.TransportError):
+                return await client.post(f"{self.url}/api/generate", json=body)
+        return None
+
+    async def control_until(self, *, load: bool, deadline_s: float) -> None:
+        """Ask for it again until it is done, as clients do."""
+        async with asyncio.timeout(deadline_s):
+            while (answer := await self.control(load=load)) is None or answer.status_code != httpx.codes.OK:
+                await next_look(0.1)
+
+
+def python(*words: str) -> list[str]:
+    """Command of one of our modules."""
+    return [sys.executable, "-m", *words]
+
+
+@contextmanager
+def running_rig(
+    directory: Path,
+    *,
+    replicas: int = 1,
+    schedulers: int = 1,
+    gateways: int = 1,
+    nodes: Sequence[str] = ("a",),
+    fake: dict[str, Any] | None = None,
+    places: Callable[[str], Place] = lambda _: Place(),
+    roots: dict[str, Path] | None = None,
+    unready: Sequence[str] = (),
+    key: str = "none",
+    **environment: str,
+) -> Iterator[Rig]:
+    """Start everything but `unready`, wait until the replicas serve, and leave nothing behind."""
+    directory.mkdir(parents=True, exist_ok=True)
+    models = directory / "models"
+    models.mkdir(exist_ok=True)
+    for name in (MODEL, COLD):
+        shutil.copyfile(DEMO, models / f"{name}.gguf")
+    with (models / f"{COLD}.gguf").open("ab") as file:
+        file.write(b"\0" * 4096)  # another digest: another model
+    placements = directory / "placements.toml"
+    placements.write_text(f'[models."{MODEL}"]\nreplicas_min = {replicas}\nreplicas_max = {replicas}\n')
+    rig = Rig(directory=directory, roots=roots or {}, key=key)
+    engine = {"PUNA_ENGINE": "fake", "PUNA_ENGINE_OPTIONS": json.dumps(fake)} if fake else {}
+    common = {"PUNA_PLAINTEXT": "1", "PUNA_METRICS_LISTEN": "127.0.0.1:0", **engine, **environment}
+    _describe(rig, schedulers, gateways, nodes, places, placements, common)
+    with ExitStack() as stack:
+        stack.callback(_end_all, rig)
+        for name in rig.services:
+            if name not in unready:
+                rig.start(name)
+        wait_until(lambda: len(rig.serving()) >= replicas, deadline_s=START_S_MAX, what=f"{replicas} replicas serve")
+        yield rig
+
+
+def _describe(
+    rig: Rig,
+    schedulers: int,
+    gateways: int,
+    nodes: Sequence[str],
+    places: Callable[[str], Place],
+    placements: Path,
+    common: dict[str, str],
+) -> None:
+    def add(name: str, environment: Callable[[str], dict[str, str]], *module: str) -> str:
+        place, port = places(name), free_port()
+        listen = f"{place.address}:{port}"
+        own = {**common, **environment(listen)}
+        rig.services[name] = Service(module=module or python(name), environment=own, port=port, place=place)
+        return listen
+
+    server = rig.services["redis"] = Service(module=(), environment={}, port=free_port(), place=places("redis"))
+    command = [str(embedded_redis_server()), "--port", f"{server.port}", "--bind", server.place.address, "--save", ""]
+    rig.services["redis"] = replace(server, module=[*command, "--dir", str(rig.directory), "--protected-mode", "no"])
+    store = f"redis://{rig.address('redis')}/0"
+    discovery = add("discovery", lambda listen: {"PUNA_DISCOVERY_LISTEN": listen})
+    dialled = [
+        add(
+            f"scheduler-{number}",
+            lambda listen: {
+                "PUNA_SCHEDULER_LISTEN": listen,
+                "PUNA_DISCOVERY_ADDRESS": discovery,
+                "PUNA_REDIS_URL": store,
+                "PUNA_PLACEMENTS": str(placements),
+                "PUNA_KEEP_ALIVE": "-1",
+                "PUNA_NUM_PARALLEL": "8",
+                "PUNA_CONTEXT_LENGTH": "1024",
+            },
+            *python("scheduler"),
+        )
+        for number in range(schedulers)
+    ]
+    for number in range(gateways):
+        place = places(f"gateway-{number}")
+        home = rig.directory / f"gateway-{number}"
+        home.mkdir(exist_ok=True)
+        add(
+            f"gateway-{number}",
+            lambda listen, place=place, home=home: {  # type: ignore[misc]
+                "PUNA_HOST": listen,
+                "PUNA_GRPC_HOST": f"{place.address}:{free_port()}",
+                "PUNA_SCHEDULER_ADDRESS": ",".join(dialled),
+                "PUNA_REDIS_URL": store,
+                "PUNA_HOME": str(home),
+            },
+            *python("gateway"),
+        )
+    for node in nodes:
+        place = places(f"host-{node}")
+        remote = {"PUNA_RUNNER_LISTEN": f"{place.address}:0"} if place.namespace else {}
+        add(
+            f"host-{node}",
+            lambda listen, node=node, remote=remote: {  # type: ignore[misc]
+                "PUNA_HOME": str(rig.directory / f"host-{node}"),
+                "PUNA_MODELS": str(rig.directory / "models"),
+                "PUNA_NODE_ID": node,
+                "PUNA_NODE_LISTEN": listen,
+                "PUNA_DISCOVERY_ADDRESS": discovery,
+                **remote,
+            },
+            *python("runner", "host"),
+        )
+
+
+def _end_all(rig: Rig) -> None:
+    """End every service, the hosts first and by SIGTERM, so that they end their runners."""
+    for name, process in rig.running.items():
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGTERM if name.startswith("host") else signal.SIGKILL)
+    for process in rig.running.values():
+        try:
+            process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    _kill_left(rig.directory)
+
+
+def _kill_left(directory: Path) -> None:
+    """Kill runners that a killed host left, by the directory in their environment or arguments."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                if str(directory).encode() in (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes():
+                    os.kill(int(entry.name), signal.SIGKILL)

@@ -1,0 +1,163 @@
+"""Bar 13: every component is replaced by the next version and back, one at a time, under an open-loop load.
+
+The earlier version is a commit (PUNA_FAULTS_PREVIOUS, by default the one before this): its source tree, run by the same
+interpreter. Versions are mixed from the first replacement to the last.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failed
+from tests.faults.bars.open_loop import OpenLoop
+from tests.faults.bars.rig import ROOT, Rig, running_rig
+from tests.waiting import next_look, wait_until
+
+PER_SECOND = 5.0
+FAKE = {"step_s": 0.02}
+PREVIOUS = os.environ.get("PUNA_FAULTS_PREVIOUS", "HEAD~1")
+STEPS = ("discovery", "scheduler-1", "scheduler-0", "gateway-0", "gateway-1", "host-a", "host-b")
+NODES = ("a", "b")
+BALANCER_S = 0.5  # between two looks at /readyz
+READY_S_MAX = 90.0
+
+
+def _git(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def missing() -> str:
+    """Describe why there is no earlier version; empty: there is."""
+    found = _git("rev-parse", "--verify", f"{PREVIOUS}^{{commit}}")
+    return "" if found.returncode == 0 else f"no commit {PREVIOUS} in this checkout (PUNA_FAULTS_PREVIOUS)"
+
+
+def _checkout(directory: Path) -> Path:
+    """Write the earlier source tree with its stubs."""
+    tree = directory / "previous"
+    tree.mkdir(parents=True)
+    archive = subprocess.run(["git", "archive", PREVIOUS], cwd=ROOT, capture_output=True, check=True)
+    subprocess.run(["tar", "-x", "-C", tree], input=archive.stdout, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "tools.protos"], cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, check=True
+    )
+    return tree
+
+
+class Balancer:
+    """Gateways that say that they are ready, as a load balancer sees them."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self.ready = rig.gateways()
+
+    async def watch(self) -> None:
+        async with httpx.AsyncClient(trust_env=False, timeout=2) as client:
+            while True:
+                found = []
+                for host, port in self._rig.gateways():
+                    try:
+                        answer = await client.get(f"http://{host}:{port}/readyz")
+                    except httpx.TransportError:
+                        continue
+                    found += [(host, port)] if answer.status_code == httpx.codes.OK else []
+                self.ready = found
+                await next_look(BALANCER_S)
+
+
+async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
+    del done  # replacements build on each other
+    tree = await asyncio.to_thread(_checkout, directory)
+    roots = dict.fromkeys(("redis", *STEPS), tree)
+    with running_rig(directory, replicas=2, schedulers=2, gateways=2, nodes=NODES, fake=FAKE, roots=roots) as rig:
+        balancer = Balancer(rig)
+        watching = asyncio.create_task(balancer.watch())
+        mixed_from_s = time.monotonic()
+        async with OpenLoop(lambda: balancer.ready, PER_SECOND) as load:
+            for number in range(size):
+                # Up through all of them, and back.
+                name, is_back = STEPS[number % len(STEPS)], number // len(STEPS) % 2 == 1
+                begun_s = time.monotonic()
+                proven = await _replace(rig, name, tree if is_back else ROOT)
+                yield {
+                    "fault": f"{name} replaced by {'the earlier' if is_back else 'this'} version",
+                    "proven": proven,
+                    "figures": {"took_s": time.monotonic() - begun_s},
+                    "load": load.take(),
+                }
+            await asyncio.sleep(5)
+            await load.stop()
+            yield {"load": load.take(), "figures": {"mixed_s": time.monotonic() - mixed_from_s}}
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        shutil.rmtree(tree)
+
+
+async def _replace(rig: Rig, name: str, root: Path) -> bool:
+    """Replace a service as docs/upgrade.md says; True if its process now runs from the other tree."""
+    node = name.removeprefix("host-") if name.startswith("host-") else ""
+    if node:
+        await _drain(rig, node)
+    await asyncio.to_thread(rig.kill, name, signal.SIGTERM)
+    rig.roots[name] = root
+    events = f"{name.partition('-')[0]}.ready"
+    ready = len(rig.events(name, events))
+    process = rig.start(name)
+    await rig.logged(name, events, ready + 1)
+    if node:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+            (await client.post(f"{rig.url}/puna/v1/nodes/{node}/undrain")).raise_for_status()
+    if name.startswith("gateway"):
+        url = f"http://{rig.address(name)}/readyz"
+        await asyncio.to_thread(wait_until, lambda: _is_ready(url), deadline_s=READY_S_MAX, what=f"{name} is ready")
+    await rig.serves(2 if not node else 1)
+    return os.readlink(f"/proc/{process.pid}/cwd") == str(root)  # noqa: PTH115
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return httpx.get(url, trust_env=False, timeout=5).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
+
+
+async def _drain(rig: Rig, node: str) -> None:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        (await client.post(f"{rig.url}/puna/v1/nodes/{node}/drain")).raise_for_status()
+
+    def is_drained() -> bool:
+        return any(one["id"] == node and one["state"] == "drained" for one in rig.nodes())
+
+    await asyncio.to_thread(wait_until, is_drained, deadline_s=READY_S_MAX, what=f"{node} is drained")
+
+
+def _judge(rounds: list[Round]) -> list[Figure]:
+    mixed = [one["figures"]["mixed_s"] for one in rounds if "mixed_s" in one.get("figures", {})]
+    replaced = {one["fault"].split()[0] for one in rounds if "fault" in one}
+    return [
+        at_most("failed requests", failed(rounds), 0),
+        at_least("components replaced", len(replaced), min(len(STEPS), sum("fault" in one for one in rounds))),
+        at_least("time with mixed versions", round(mixed[0]) if mixed else None, 1, "s"),
+    ]
+
+
+ROLLING = Bar(
+    number=13,
+    key="rolling",
+    title="an earlier and this version side by side, every component replaced and back",
+    full=4 * len(STEPS),
+    sample=4,
+    unit="replacements",
+    minutes=12,
+    run=_run,
+    judge=_judge,
+    needs=missing,
+)

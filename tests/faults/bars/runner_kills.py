@@ -1,0 +1,70 @@
+"""Bar 1: `kill -9` of a warm replica of three while 800 requests arrive in an open loop."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failed
+from tests.faults.bars.open_loop import OpenLoop, total
+from tests.faults.bars.rig import running_rig
+from tests.faults.faults import Killed
+
+REPLICAS = 3
+PER_SECOND = 10.0
+BETWEEN_KILLS = 200  # requests, at least 20 s; the load goes on until capacity is back
+FAKE = {"step_s": 0.02}
+GAP_S_MAX = 1.0  # beyond the evaluation of the prompt, which takes one step of the fake engine
+BEYOND_LOAD_S_MAX = 2.0
+
+
+async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
+    with running_rig(directory, replicas=REPLICAS, fake=FAKE) as rig:
+        begun_s = time.monotonic()
+        await rig.control_until(load=True, deadline_s=60)
+        load_s = time.monotonic() - begun_s
+        async with OpenLoop(rig.gateways, PER_SECOND) as load:
+            for number in range(done, -(-size // BETWEEN_KILLS)):
+                before = sorted(await asyncio.to_thread(rig.serving))
+                await asyncio.sleep(min(size, BETWEEN_KILLS) / 2 / PER_SECOND)
+                victim = before[number % len(before)]
+                fault = Killed(victim)
+                fault.inject()
+                begun_s = time.monotonic()
+                await asyncio.to_thread(fault.verify)
+                await rig.serves(REPLICAS, without=frozenset({victim}))
+                back_s = time.monotonic() - begun_s
+                await asyncio.sleep(min(size, BETWEEN_KILLS) / 2 / PER_SECOND)
+                yield {
+                    "fault": f"SIGKILL runner {victim}",
+                    "proven": True,
+                    "figures": {"capacity_back_s": back_s, "load_s": load_s},
+                    "load": load.take(),
+                }
+            await load.stop()
+            yield {"load": load.take()}
+
+
+def _judge(rounds: list[Round]) -> list[Figure]:
+    load = total([one["load"] for one in rounds])
+    figures = [one["figures"] for one in rounds if "figures" in one]
+    back = [one["capacity_back_s"] - one["load_s"] for one in figures]
+    return [
+        at_most("failed requests", failed(rounds), 0),
+        at_most("longest pause in a stream, p99", load["gap_ms"], 1000 * GAP_S_MAX, "ms", share=0.99),
+        at_most("capacity back, beyond the time of a load", back, BEYOND_LOAD_S_MAX, "s"),
+        at_least("streams that were resumed", load["resumes"], 1),
+    ]
+
+
+RUNNER_KILLS = Bar(
+    number=1,
+    key="runner_kill",
+    title="a warm replica of three is killed under an open-loop load",
+    full=800,
+    sample=100,
+    unit="requests",
+    minutes=3,
+    run=_run,
+    judge=_judge,
+)
