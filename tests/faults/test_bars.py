@@ -144,4 +144,5 @@ def test_only_a_refusal_with_code_and_retry_after_is_one() -> None:
     body = b'\r\n{"error":{"code":"no_replica"}}'
     assert read_answer([(1.0, head + b"Retry-After: 1\r\n" + body)], due_s=0.0).kind == "refused"
     assert read_answer([(1.0, head + body)], due_s=0.0).kind == "status 503"
+    assert read_answer([(1.0, head + b"retry-after: 2\r\n\r\n")], due_s=0.0).kind == "refused"
     assert read_answer([], due_s=0.0, broken="hung").kind == "hung"

@@ -117,7 +117,9 @@ def read_answer(arrivals: list[tuple[float, bytes]], *, due_s: float, broken: st
     status = int(head.split(b" ", 2)[1]) if head.startswith(b"HTTP/1.1 ") else 0
     end_s = arrivals[-1][0] if arrivals else time.perf_counter()
     if status != httpx.codes.OK:
-        is_refusal = status in _REFUSALS and b"\nretry-after:" in head.lower() and b'"code"' in body
+        # With the code of an error; a connection too many is refused without a body.
+        is_typed = b'"code"' in body or not body
+        is_refusal = status in _REFUSALS and b"\nretry-after:" in head.lower() and is_typed
         return Answer("refused" if is_refusal else broken or f"status {status}", status, whole_s=end_s - due_s)
     try:
         events = read_events(arrivals)

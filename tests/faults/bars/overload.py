@@ -40,7 +40,7 @@ async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
         before = _rss_bytes(rig)
         noisy = OpenLoop(rig.gateways, FACTOR * peak, key=noisy_key)
         beside = OpenLoop(rig.gateways, QUIET_PER_SECOND, key=quiet_key)
-        async with noisy, beside:
+        async with beside, noisy:
             begun_s = time.monotonic()
             await asyncio.sleep(2)
             warm = noisy.take()

@@ -120,6 +120,16 @@ class Rig:
     def serving(self, model: str = MODEL) -> set[int]:
         return {pid for pid, one in self.runners(model).items() if one["state"] in ("ready", "no_slots")}
 
+    def has_started(self, replicas: int) -> bool:
+        """Return True once so many replicas serve; fails as soon as a service has ended."""
+        for name, process in self.running.items():
+            if process.poll() is not None:
+                log = self.directory / f"{name}.log"
+                raise AssertionError(
+                    f"{name} ended with {process.returncode}: {log.read_text(errors='replace')[-500:]}"
+                )
+        return len(self.serving()) >= replicas
+
     async def serves(self, count: int, *, without: frozenset[int] = frozenset(), model: str = MODEL) -> None:
         """Return once so many runners of a model serve; the event loop goes on."""
         what = f"{count} runners of {model} serve"
@@ -203,7 +213,7 @@ def running_rig(
         for name in rig.services:
             if name not in unready:
                 rig.start(name)
-        wait_until(lambda: len(rig.serving()) >= replicas, deadline_s=START_S_MAX, what=f"{replicas} replicas serve")
+        wait_until(lambda: rig.has_started(replicas), deadline_s=START_S_MAX, what=f"{replicas} replicas serve")
         yield rig
 
 
@@ -256,6 +266,7 @@ def _describe(
                 "PUNA_SCHEDULER_ADDRESS": ",".join(dialled),
                 "PUNA_REDIS_URL": store,
                 "PUNA_HOME": str(home),
+                **({} if "PUNA_API_KEYS_FILE" in common else {"PUNA_OPEN_GATEWAY": "1"}),
             },
             *python("gateway"),
         )

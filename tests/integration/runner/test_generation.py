@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import threading
 from typing import Any
 
@@ -18,11 +19,12 @@ from runner.engine.batched import engine as batched
 from runner.engine.batched.engine import BatchedEngine
 from runner.engine.batched.loop import BatchedOptions, Loop
 from runner.engine.contract.engine import Sampled
+from runner.engine.llama.batch import Batch, RowBatch
 from runner.engine.llama.context import Context
 from tests.engines.formulas import log_softmax
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.contract import driven
-from tests.integration.runner.harness import GREEDY, assert_equals_cold, running
+from tests.integration.runner.harness import DEADLINE_S, GREEDY, assert_equals_cold, running
 
 PROMPTS = [f"Tell me a story about number {index} and its friends" for index in range(16)]
 
@@ -227,6 +229,27 @@ async def test_the_next_step_is_submitted_before_the_text_work_of_the_last(
         texts = [position for position, event in enumerate(trace) if event == "text"]
         submits = [position for position, event in enumerate(trace) if event == "submit"]
         assert submits[index + 1] < texts[index]
+
+
+@pytest.mark.behaviour("B-01")
+async def test_text_of_a_step_is_worked_on_while_a_device_computes_the_next(zoo: Zoo) -> None:
+    """Each call takes, as on a slow device, until the text of the call before it has been worked on."""
+    told, calls = threading.Semaphore(0), itertools.count(1)
+    async with running(zoo("dense"), slots=1) as engine:
+        assert engine.engine._loop is not None
+        context = engine.engine._loop._context
+        decode = context.decode
+
+        def slow(batch: Batch | RowBatch) -> int:
+            answer = decode(batch)
+            if next(calls) > 1:
+                assert told.acquire(timeout=DEADLINE_S), "the text waits for the device"
+            return answer
+
+        context.decode = slow  # type: ignore[method-assign]
+        engine.on_step = lambda report: told.release() if report.generated_tokens else None
+        answer = await engine.ask("Hello", max_tokens=30, ignore_eos=True)
+    assert len(answer.tokens) == 30
 
 
 @pytest.mark.behaviour("B-113")

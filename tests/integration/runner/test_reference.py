@@ -37,7 +37,7 @@ class Agreement:
         batch: tokens of one call of ours.
     """
 
-    tolerance: float = 0.01
+    tolerance: float = 0.005
     greedy_tolerance: float = 0.005
     batch: int = 64
 

@@ -22,6 +22,8 @@ ROUNDS_MAX = 16
 SLOWER_MAX = 1.1
 BLOCKS_LOST_MAX = 2
 SEEDS = st.integers(0, 2**32)
+# Other clusters in each run; a failure names its seed, which belongs into one of the lists below.
+EXAMPLES = 100
 # Where a fixed order of devices, or the roomiest of them alone, once came to less than there is.
 CASES_OF_THREE = (94, 241, 270, 276, 493, 575, 852)
 CASES_OF_FIVE = (103, 158, 241, 306, 318, 409, 573, 698, 743, 802, 900, 921)
@@ -87,14 +89,14 @@ def speeds_of(one: Case) -> bool:
 
 @pytest.mark.behaviour("B-72")
 @given(seed=SEEDS, speeds=st.booleans())
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=False)
 def test_shape_and_layers_are_those_of_the_best_layout_and_no_other_is_a_tenth_faster(seed: int, speeds: bool) -> None:
     check_best(case(seed, speeds=speeds))
 
 
 @pytest.mark.behaviour("B-72")
 @given(seed=SEEDS)
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=False)
 def test_where_graphs_are_always_the_same_the_layout_is_the_best_there_is(seed: int) -> None:
     one = case(seed).with_largest_graphs()
     outcome, _ = one.decide()
