@@ -75,6 +75,7 @@ async def _run(bar: Bar, size: int, rounds: list[Round], state: dict[str, Any]) 
     else:
         print(f"logs of the processes: {directory}", file=sys.stderr)
     return report | {
+        "commit": describe_commit()["commit"],
         "seconds": round(time.time() - begun_s),
         "load_average_before": load,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
