@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,18 @@ def judged(bar: Bar, rounds: list[Round], *, size: int, disturbance: str = "") -
     }
 
 
-def failed(rounds: list[Round]) -> list[float]:
-    """Requests that were neither answered nor refused in time, as the one value of a figure."""
+def failures(rounds: list[Round], what: str) -> list[Figure]:
+    """Requests that failed, and those that were refused in time, which a lack of processors alone may cause."""
     load = total([one["load"] for one in rounds if "load" in one])
-    return [load["refused"] + sum(load["other"].values())]
+    refused = at_most(f"{what} refused", [load["refused"]], 0)
+    return [at_most(f"{what} failed", [sum(load["other"].values())], 0), replace(refused, is_timed=True)]
+
+
+def answered(load: dict[str, Any], what: str, share: float) -> list[Figure]:
+    """Share of the requests that were answered, in percent, and of those that were refused in time."""
+    taken, refused = load["asked"] - load["refused"], 100 * load["refused"] / max(1, load["asked"])
+    figure = at_most(f"{what}: requests refused", [round(refused, 3)], round(100 - share, 3), "%")
+    return [
+        at_least(f"{what}: requests answered", round(100 * load["ok"] / max(1, taken), 3), share, "%"),
+        replace(figure, is_timed=True),
+    ]

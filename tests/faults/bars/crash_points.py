@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failed
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures
 from tests.faults.bars.crashing_scheduler import POINTS
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import COLD, Rig, python, running_rig
@@ -82,7 +82,7 @@ def _judge(rounds: list[Round]) -> list[Figure]:
         at_most("exactly one runner again", [one["repaired_s"] for one in figures], REPAIRED_S_MAX, "s"),
         at_most("runners of the placement", [one["runners"] for one in figures], 1),
         at_least("points", len({one["point"] for one in figures}), min(len(POINTS), len(figures))),
-        at_most("request errors of the warm model", failed(rounds), 0),
+        *failures(rounds, "requests of the warm model"),
     ]
 
 

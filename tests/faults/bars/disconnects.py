@@ -14,7 +14,7 @@ from typing import Any
 
 from protos import cluster_pb2
 from runner.client import RunnerClient
-from tests.faults.bars.bar import Bar, Figure, Round, at_most, failed
+from tests.faults.bars.bar import Bar, Figure, Round, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop, question
 from tests.faults.bars.rig import Rig, running_rig
 from tests.waiting import next_look
@@ -116,7 +116,7 @@ def _judge(rounds: list[Round]) -> list[Figure]:
     freed = [ms for one in figures for ms in one.get("freed_ms", ())]
     return [
         at_most("slot free after a disconnect, p99", freed, FREED_MS_MAX, "ms", share=0.99),
-        at_most("failed requests afterwards", failed(rounds), 0),
+        *failures(rounds, "requests afterwards"),
         at_most("slots busy in the end", [figures[-1]["busy"]] if figures else [], 0),
         at_most("descriptors leaked", [one["descriptors"] for one in figures if "descriptors" in one], 0),
     ]

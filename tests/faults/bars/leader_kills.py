@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
 
-from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failed
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import COLD, MODEL, Rig, running_rig
 
@@ -88,7 +88,7 @@ def _judge(rounds: list[Round]) -> list[Figure]:
             "s",
             share=0.99,
         ),
-        at_most("request errors", failed(rounds), 0),
+        *failures(rounds, "requests"),
         at_most("duplicate runners", [one["duplicates"] for one in figures], 0),
         at_most("runners that were restarted", [one["restarted"] for one in figures], 0),
         at_least(

@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 
 from tests.e2e.namespaces import bridge_network, machine_on, missing
-from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most
+from tests.faults.bars.bar import Bar, Figure, Round, answered, at_most
 from tests.faults.bars.open_loop import OpenLoop, total
 from tests.faults.bars.rig import Place, Rig, running_rig
 from tests.ports import free_number
@@ -124,7 +124,7 @@ def _judge(rounds: list[Round]) -> list[Figure]:
     return [
         at_most("longest answer", [ms / 1000 for ms in load["whole_ms"]], STREAM_S_MAX, "s"),
         at_most("streams that hung or ended without an end", [load["other"]["hung"] + load["other"]["truncated"]], 0),
-        at_least("answers of the warm model", round(100 * load["ok"] / max(1, load["asked"]), 3), 99.9, "%"),
+        *answered(load, "warm model", 99.9),
         at_most("healed after the cut", [one["healed_s"] for one in figures], HEALED_S_MAX, "s"),
         at_most("runners that were stopped", [one["stopped"] for one in figures], 0),
     ]

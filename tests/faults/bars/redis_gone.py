@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, quantile
+from tests.faults.bars.bar import Bar, Figure, Round, answered, at_least, at_most, quantile
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import Rig, running_rig
 
@@ -74,7 +74,7 @@ def _judge(rounds: list[Round]) -> list[Figure]:
     first = quantile(before["first_ms"], 0.99)
     refused = sum(status == httpx.codes.SERVICE_UNAVAILABLE for _, status in control)
     return [
-        at_least("answers of warm models", round(100 * load["ok"] / max(1, load["asked"]), 3), 99.9, "%"),
+        *answered(load, "warm models", 99.9),
         at_most("first token, p99 against before", [_ratio(load["first_ms"], first)], 1.2, "×"),
         at_most("control calls that fail", [took_s for took_s, _ in control], CONTROL_S_MAX, "s"),
         at_least("control calls refused with 503", refused, len(control) or 1),

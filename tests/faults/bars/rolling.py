@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failed
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, failures
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import ROOT, Rig, running_rig
 from tests.waiting import next_look, wait_until
@@ -148,7 +148,7 @@ def _judge(rounds: list[Round]) -> list[Figure]:
     wanted_s = MIXED_S_MIN if sum("fault" in one for one in rounds) >= FULL else 1.0
     replaced = {one["fault"].split()[0] for one in rounds if "fault" in one}
     return [
-        at_most("failed requests", failed(rounds), 0),
+        *failures(rounds, "requests"),
         at_least("components replaced", len(replaced), min(len(STEPS), sum("fault" in one for one in rounds))),
         at_least("time with mixed versions", round(mixed[0]) if mixed else None, wanted_s, "s"),
     ]
