@@ -12,12 +12,14 @@ from pathlib import Path
 from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import COLD, MODEL, Rig, running_rig
+from tests.waiting import next_look
 
 PER_SECOND = 5.0
 FAKE = {"step_s": 0.02}
 SKEW_S = 300
 SKEWED = "scheduler-1"
 COMMAND_S_MAX = 7.0
+COMMAND_SEEN_S_MAX = 30.0
 REPLICAS = 2
 
 
@@ -47,7 +49,7 @@ async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
                 killed_unix_s = time.time()
                 is_dead = await asyncio.to_thread(rig.kill, leader)
                 await rig.control_until(load=number % 2 == 0, deadline_s=60)
-                command_s = _first_command_unix_s(rig, killed_unix_s) - killed_unix_s
+                command_s = await _first_command_unix_s(rig, killed_unix_s) - killed_unix_s
                 ready = len(rig.events(leader, "scheduler.ready"))
                 start(rig, leader, number)
                 await rig.logged(leader, "scheduler.ready", ready + 1)
@@ -72,10 +74,18 @@ def _stamp(event: dict[str, str]) -> float:
     return datetime.fromisoformat(event["timestamp"]).timestamp()
 
 
-def _first_command_unix_s(rig: Rig, after_unix_s: float) -> float:
-    """Time at which the host obeyed a leader with a higher fence for the first time, by the host's own clock."""
-    stamps = [_stamp(event) for event in rig.events("host-a", "fence.raised")]
-    return min((stamp for stamp in stamps if stamp >= after_unix_s), default=float("inf"))
+async def _first_command_unix_s(rig: Rig, after_unix_s: float) -> float:
+    """Time at which the host obeyed a leader with a higher fence for the first time, by the host's own clock.
+
+    An unload is answered before its command arrives.
+    """
+    end_s = time.monotonic() + COMMAND_SEEN_S_MAX
+    while time.monotonic() < end_s:
+        stamps = [_stamp(event) for event in rig.events("host-a", "fence.raised")]
+        if later := [stamp for stamp in stamps if stamp >= after_unix_s]:
+            return min(later)
+        await next_look()
+    return float("inf")
 
 
 def _judge(rounds: list[Round]) -> list[Figure]:
