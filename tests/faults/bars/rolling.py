@@ -1,6 +1,6 @@
 """Bar 13: every component is replaced by the next version and back, one at a time, under an open-loop load.
 
-The earlier version is a commit (PUNA_FAULTS_PREVIOUS, by default the one before this): its source tree, run by the same
+The earlier version is a commit (FAULTS_PREVIOUS, by default the one before this): its source tree, run by the same
 interpreter. Versions are mixed from the first replacement to the last.
 """
 
@@ -23,7 +23,7 @@ from tests.waiting import next_look, wait_until
 
 PER_SECOND = 5.0
 FAKE = {"step_s": 0.02}
-PREVIOUS = os.environ.get("PUNA_FAULTS_PREVIOUS", "HEAD~1")
+PREVIOUS = os.environ.get("FAULTS_PREVIOUS", "HEAD~1")
 STEPS = ("discovery", "scheduler-1", "scheduler-0", "gateway-0", "gateway-1", "host-a", "host-b")
 NODES = ("a", "b")
 BALANCER_S = 0.5  # between two looks at /readyz
@@ -39,7 +39,7 @@ def _git(*words: str) -> subprocess.CompletedProcess[str]:
 def missing() -> str:
     """Describe why there is no earlier version; empty: there is."""
     found = _git("rev-parse", "--verify", f"{PREVIOUS}^{{commit}}")
-    return "" if found.returncode == 0 else f"no commit {PREVIOUS} in this checkout (PUNA_FAULTS_PREVIOUS)"
+    return "" if found.returncode == 0 else f"no commit {PREVIOUS} in this checkout (FAULTS_PREVIOUS)"
 
 
 def _checkout(directory: Path) -> Path:
