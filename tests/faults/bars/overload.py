@@ -1,17 +1,13 @@
 """Bar 12: two tenants, one of which asks for five times what the model can answer."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 
-from cli.commands.keys import create
 from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, quantile
 from tests.faults.bars.open_loop import OpenLoop, ask, question
-from tests.faults.bars.rig import Rig, running_rig
+from tests.faults.bars.rig import Rig, make_key, running_rig
 
 FAKE = {"step_s": 0.02}
 SLOTS = 8
@@ -20,17 +16,10 @@ QUIET_PER_SECOND = 1.0
 RSS_MORE_BYTES_MAX = 64 * 2**20
 
 
-def _key(tenant: str, file: Path, *scopes: str) -> str:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with redirect_stdout(StringIO()) as output:
-        create({"owner": tenant, "tenant": tenant, "scopes": ["infer", "models:read", *scopes]}, file, as_json=True)
-    return str(json.loads(output.getvalue())["key"])
-
-
 async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
     del done  # the parts are compared with each other
     keys = directory / "keys.json"
-    quiet_key, noisy_key = _key("quiet", keys, "admin:cluster"), _key("noisy", keys)
+    quiet_key, noisy_key = make_key("quiet", keys, "admin:cluster"), make_key("noisy", keys)
     with running_rig(directory, fake=FAKE, key=quiet_key, PUNA_API_KEYS_FILE=str(keys)) as rig:
         peak = await _peak(rig, noisy_key, size / 2)
         quiet = OpenLoop(rig.gateways, QUIET_PER_SECOND, key=quiet_key)

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.e2e.namespaces import bridge_network, machine_on, missing
 from tests.faults.bars.bar import Bar, Figure, Round, answered, at_most
 from tests.faults.bars.open_loop import OpenLoop, total
-from tests.faults.bars.rig import Place, Rig, running_rig
+from tests.faults.bars.rig import Place, Rig, make_key, running_rig
 from tests.ports import free_number
 
 PER_SECOND = 4.0
@@ -78,15 +78,23 @@ async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
         for number, name in enumerate(SERVICES, start=1):
             made = stack.enter_context(machine_on(f"s{number}", bridge, number, network))
             places[name] = Place(made.address, made.namespace)
+        keys = directory / "keys.json"  # with keys, the gateway talks to Redis
+        key = make_key("one", keys, "admin:cluster", "models:write")
         rig = stack.enter_context(
             running_rig(
-                directory, replicas=2, nodes=("a", "b"), fake=FAKE, places=places.__getitem__,
+                directory,
+                replicas=2,
+                nodes=("a", "b"),
+                fake=FAKE,
+                places=places.__getitem__,
+                key=key,
+                PUNA_API_KEYS_FILE=str(keys),
             )
-        )  # fmt: skip
+        )
         await rig.control_until(load=True, deadline_s=60)
         # A sample takes cuts from all over the matrix.
         chosen = CUTS[:: max(1, len(CUTS) // size)][:size]
-        async with OpenLoop(rig.gateways, PER_SECOND) as load:
+        async with OpenLoop(rig.gateways, PER_SECOND, key=key) as load:
             for number in range(done, size):
                 link, way, kind = chosen[number]
                 runners = await asyncio.to_thread(rig.serving)
@@ -100,8 +108,9 @@ async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
                     cut.heal()
                 begun_s = time.monotonic()
                 during = load.take()
-                await rig.control_until(load=number % 2 == 1, deadline_s=90)
+                await rig.control_until(load=False, deadline_s=90)
                 healed_s = time.monotonic() - begun_s
+                await rig.control_until(load=True, deadline_s=90)
                 await rig.serves(2)
                 yield {
                     "fault": f"cut {' - '.join(link)}, {way}, {kind[-1]}",

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import httpx
 import redis
 
 from cli.cluster.plan import embedded_redis_server
+from cli.commands.keys import create
 from tests.faults.faults import process_state
 from tests.ports import free_port
 from tests.waiting import next_look, wait_until
@@ -162,7 +164,7 @@ class Rig:
     async def control(self, *, load: bool, timeout_s: float = 60.0) -> httpx.Response | None:
         """Load or unload the cold model; None: no answer."""
         body = {"model": COLD, "keep_alive": -1 if load else 0}
-        async with httpx.AsyncClient(trust_env=False, timeout=timeout_s) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=timeout_s, headers={"x-api-key": self.key}) as client:
             with suppress(httpx.TransportError):
                 return await client.post(f"{self.url}/api/generate", json=body)
         return None
@@ -177,6 +179,14 @@ class Rig:
 def python(*words: str) -> list[str]:
     """Command of one of our modules."""
     return [sys.executable, "-m", *words]
+
+
+def make_key(tenant: str, file: Path, *scopes: str) -> str:
+    """Make a key of a tenant."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with redirect_stdout(StringIO()) as output:
+        create({"owner": tenant, "tenant": tenant, "scopes": ["infer", "models:read", *scopes]}, file, as_json=True)
+    return str(json.loads(output.getvalue())["key"])
 
 
 @contextmanager
