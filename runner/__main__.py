@@ -16,8 +16,8 @@ MODES = {
     "self-test": ("runner.self_test", "find out whether the engine computes here"),
     "measure": ("runner.measure", "count the memory of a model with a layout, without loading it"),
 }
-# These read files, or with `rpc` graphs, that may be hostile.
-_CONFINED = frozenset({"inspect", "measure", "serve", "rpc"})
+# These read files, graphs (`rpc`) or answers of lent devices (`probe`) that may be hostile.
+_CONFINED = frozenset({"inspect", "measure", "serve", "probe", "rpc"})
 
 
 def main() -> int:

@@ -5,13 +5,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from common.sandbox.confinement import NETWORK_VERSION, landlock_version
-from tests.attack.stage import Attack, NotRunnable, Outcome, Stage
+from tests.attack.stage import METADATA, Attack, NotRunnable, Outcome, Stage
 from tests.e2e.namespaces import DISCOVERY_PORT
 from tests.integration.runner.test_sandbox import attacked
 
 # What a child needs for its work.
 ALLOWED = frozenset({"own file", "privileges"})
-MODES = ("inspect", "measure", "serve", "rpc")
+MODES = ("inspect", "measure", "serve", "probe", "rpc")
+_REFUSED = "PermissionError"
 
 
 def _in_place_of(mode: str) -> Callable[[Stage], Awaitable[Outcome]]:
@@ -28,37 +29,44 @@ def _reach(stage: Stage, mode: str) -> Outcome:
     home = stage.home(stage.first)
     own, code = home / "models" / "demo.gguf", stage.directory / "code"
     code.mkdir(exist_ok=True)
+    trust = str(stage.trust / "node" / "a") if stage.has_certificates else ""
+    with stage.canary():
+        found = attacked(
+            arguments_of(mode, str(own), f"{home}/run"),
+            code,
+            tree=stage.tree,
+            inside=("ip", "netns", "exec", stage.first.namespace),
+            trust=trust,
+            own=str(own),
+            others={kind: str(path) for kind, path in _secrets(stage).items()},
+            folder=str(home / "run"),
+            new=str(home / "run" / "new"),
+            connects={"discovery": [stage.first.address, DISCOVERY_PORT], "metadata": [METADATA, 80]},
+            unix=str(home / "run" / "redis.sock"),
+        )
+    reached = [attempt for attempt, end in judged(found) if end == "done"]
+    return Outcome(bool(reached), f"reached: {', '.join(reached) or 'nothing'}")
+
+
+def arguments_of(mode: str, model: str, sockets: str) -> list[str]:
+    """Return the arguments with which a node starts a mode of the runner."""
     arguments = {
-        "inspect": [str(own)],
-        "measure": ["--model", str(own)],
-        "serve": ["--model", str(own), "--listen", f"unix:{home}/run/evil.sock"],
+        "inspect": [model],
+        "measure": ["--model", model],
+        "serve": ["--model", model, "--listen", f"unix:{sockets}/evil.sock"],
+        "probe": [],
         "rpc": ["--device", "CPU"],
     }
-    trust = str(stage.trust / "node" / "a") if stage.has_certificates else ""
-    reached = set()
-    with stage.canary():
-        for kind, path in _secrets(stage).items():
-            found = attacked(
-                ["-m", "runner", mode, *arguments[mode]],
-                code,
-                tree=stage.tree,
-                inside=("ip", "netns", "exec", stage.first.namespace),
-                trust=trust,
-                own=str(own),
-                other=str(path),
-                folder=str(home / "run"),
-                new=str(home / "run" / "new"),
-                tcp=[stage.first.address, DISCOVERY_PORT],
-                unix=str(home / "run" / "redis.sock"),
-            )
-            if landlock_version() < 6:  # older kernels cannot confine signals
-                found.pop("signal")
-            for attempt, end in found.items():
-                if attempt not in ALLOWED and end == "done":
-                    reached.add(kind if attempt in ("other file", "remove") else attempt)
-            if found["privileges"] != "False":
-                reached.add("new privileges")
-    return Outcome(bool(reached), f"reached: {', '.join(sorted(reached)) or 'nothing'}")
+    return ["-m", "runner", mode, *arguments[mode]]
+
+
+def judged(found: dict[str, str]) -> list[tuple[str, str]]:
+    """Return the attempts that have to be refused, with their results."""
+    has_gained = found["privileges"] != "False"
+    # Kernels before version 6 of Landlock cannot confine signals.
+    allowed = ALLOWED if landlock_version() >= 6 else ALLOWED | {"signal"}
+    attempts = [(attempt, end) for attempt, end in found.items() if attempt not in allowed]
+    return [*attempts, ("new privileges", "done" if has_gained else _REFUSED)]
 
 
 def _secrets(stage: Stage) -> dict[str, Path]:

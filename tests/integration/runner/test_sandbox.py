@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 
 # Runs when the first module of the mode's own is imported, or with the first request of a worker: the process is
 # confined by then.
-_HOSTILE = """
+HOSTILE = """
 import ctypes, json, os, signal, socket, sys
 
 def tried(act):
@@ -48,19 +48,20 @@ def attack():
     with_privileges = ctypes.CDLL(None).prctl(39, 0, 0, 0, 0) != 1
     found = {
         "own file": tried(lambda: open(wanted["own"], "rb").read(4)),
-        "other file": tried(lambda: open(wanted["other"], "rb").read(4)),
         "passwords": tried(lambda: open("/etc/passwd").read()),
         "list": tried(lambda: os.listdir(wanted["folder"])),
         "write": tried(lambda: open(wanted["new"], "w")),
-        "remove": tried(lambda: os.unlink(wanted["other"])),
         "overwrite": tried(lambda: open(wanted["own"], "r+b")),
-        "tcp": tried(lambda: connect(socket.AF_INET, tuple(wanted["tcp"]))),
-        "metadata": tried(lambda: connect(socket.AF_INET, ("169.254.169.254", 80))),
         "unix": tried(lambda: connect(socket.AF_UNIX, wanted["unix"])),
         "signal": tried(lambda: os.kill(os.getppid(), 0)),
         "environment": tried(lambda: open(f"/proc/{os.getppid()}/environ").read()),
         "privileges": str(with_privileges),
     }
+    for name, address in wanted["connects"].items():
+        found[f"connect to {name}"] = tried(lambda: connect(socket.AF_INET, tuple(address)))
+    for name, path in wanted["others"].items():
+        found[f"read {name}"] = tried(lambda: open(path, "rb").read(4))
+        found[f"remove {name}"] = tried(lambda: os.unlink(path))
     if "is_worker" in wanted:
         found["datagram"] = tried(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         found["program"] = tried(lambda: os.execv(sys.executable, ["python", "-c", ""]))
@@ -72,7 +73,7 @@ write = os.write
 
 class Trap:
     def find_spec(self, name, path=None, target=None):
-        if name in ("runner.inspect", "runner.measure", "runner.serve.app", "runner.rpc"):
+        if name in ("runner.inspect", "runner.measure", "runner.probe", "runner.serve.app", "runner.rpc"):
             attack()
 
 if "is_worker" in wanted:
@@ -80,6 +81,8 @@ if "is_worker" in wanted:
 else:
     sys.meta_path.insert(0, Trap())
 """
+# Of the environment: what the code shall try, as JSON. Runners get variables of locales.
+WANTED = "LC_ATTACK"
 _REFUSED = "PermissionError"
 
 
@@ -94,12 +97,12 @@ def attacked(
     **wanted: Any,
 ) -> dict[str, str]:
     """Run a Python command with hostile code in it; what each of its attempts came to. `inside`: what runs it."""
-    (code / "sitecustomize.py").write_text(_HOSTILE)
+    (code / "sitecustomize.py").write_text(HOSTILE)
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(code),
         "PYTHONPATH": f"{code}:{tree}",
-        "LC_ATTACK": json.dumps(wanted),
+        WANTED: json.dumps(wanted),
         "PUNA_TRUST": trust or str(wanted["folder"]),
     }
     done = subprocess.run(
@@ -111,7 +114,12 @@ def attacked(
         check=False,
         timeout=120,
     )
-    line = next(line for line in done.stderr.decode().splitlines() if line.startswith("ATTACK "))
+    return attempts_in(done.stderr.decode())
+
+
+def attempts_in(output: str) -> dict[str, str]:
+    """Return the result of each attempt, as hostile code printed it."""
+    line = next(line for line in output.splitlines() if line.startswith("ATTACK "))
     found: dict[str, str] = json.loads(line.removeprefix("ATTACK "))
     return found
 
@@ -130,10 +138,10 @@ def surroundings(tmp_path: Path) -> Iterator[tuple[Path, Path, dict[str, Any]]]:
             home,
             code,
             {
-                "other": str(home / "fence"),
+                "others": {"fence": str(home / "fence")},
                 "folder": str(home),
                 "new": str(home / "new"),
-                "tcp": tcp.getsockname(),
+                "connects": {"tcp": tcp.getsockname(), "metadata": ("169.254.169.254", 80)},
                 "unix": f"{home}/discovery.sock",
             },
         )
@@ -147,7 +155,7 @@ def check_refused(found: dict[str, str]) -> None:
     assert found == dict.fromkeys(found, _REFUSED)
 
 
-@pytest.mark.parametrize("mode", ["inspect", "measure", "serve"])
+@pytest.mark.parametrize("mode", ["inspect", "measure", "serve", "probe", "rpc"])
 def test_hostile_code_in_a_runner_reaches_its_own_file_only(mode: str, zoo: Zoo, tmp_path: Path) -> None:
     model = zoo("dense")
     with surroundings(tmp_path) as (home, code, wanted):
@@ -155,9 +163,12 @@ def test_hostile_code_in_a_runner_reaches_its_own_file_only(mode: str, zoo: Zoo,
             "inspect": [str(model)],
             "measure": ["--model", str(model)],
             "serve": ["--model", str(model), "--listen", f"unix:{home}/runner.sock"],
+            "probe": [],
+            "rpc": ["--device", "CPU"],
         }
         found = attacked(["-m", "runner", mode, *arguments[mode]], code, own=str(model), **wanted)
-    assert found.pop("own file") == "done"
+    if str(model) in arguments[mode]:
+        assert found.pop("own file") == "done"
     check_refused(found)
 
 
