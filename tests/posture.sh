@@ -1,12 +1,15 @@
 #!/bin/sh
 # Posture of a running cluster: one line for each check, `ok` or `FAIL`; exit status 1 after a FAIL.
 #
-#   tests/posture.sh up HOME    a cluster that `puna up` runs; OPEN="11434 7601": ports that may be open to others
+#   tests/posture.sh up HOME           a cluster that `puna up` runs
+#   tests/posture.sh compose PROJECT   containers of docker-compose.yml, as root; DOCKER_HOST as docker reads it
 #
-# POSTURE_KEY is a key for clients where the gateway asks for one. A canary prompt is sent, and looked for afterwards.
+# OPEN="11434 7601": ports that may be open to others. POSTURE_KEY is a key for clients where the gateway asks for one.
+# A canary prompt is sent, and looked for afterwards.
 set -u
 failed=0
-CANARY="canary-$$-posture-$(date +%s)"
+STARTED=$(date +%s)
+CANARY="canary-$$-posture-$STARTED"
 ROOT=$(dirname "$(dirname "$(realpath "$0")")")
 KNOWN_PTH="_editable_impl_puna.pth distutils-precedence.pth"
 
@@ -27,10 +30,14 @@ nothing() { # prints, and fails if there is anything to print
     [ -z "$found" ] || { echo "$found"; return 1; }
 }
 
-status() { # PID FIELD VALUE…: each value of the field in /proc/PID/status is VALUE
+is() { # VALUE EXPECTED
+    [ "$1" = "$2" ] || { echo "$1, not $2"; return 1; }
+}
+
+status() { # PID FIELD VALUE: the first value of the field in /proc/PID/status is VALUE
     process=$1 field=$2 expected=$3
     line=$(cat "/proc/$process/status" | awk -v field="$field:" '$1 == field { print $2 }')
-    [ "$line" = "$expected" ] || { echo "$field is ${line:-not there}, not $expected"; return 1; }
+    is "$field is ${line:-not there}" "$field is $expected"
 }
 
 no_core() { # PID
@@ -48,7 +55,7 @@ word_of() { # PID: what it is, from its command line
         NR == 1 { first = $0 } END { if (!found) { sub(" .*", "", first); sub(".*/", "", first); print first } }'
 }
 
-is_confined() { case $1 in "runner serve" | "runner measure" | "runner inspect" | "runner rpc") true ;; *) false ;; esac; }
+is_confined() { case $1 in "runner serve" | "runner measure" | "runner inspect" | "runner probe" | "runner rpc") true ;; *) false ;; esac; }
 
 check_process() { # PID NAME UID
     check "$2: runs as uid $3" status "$1" Uid "$3"
@@ -69,40 +76,43 @@ check_landlock() {
     fi
 }
 
-check_packages() { # PYTHON
+check_packages() { # PYTHON…: the command that starts it
     check "lock: every package has a hash" awk '
         /^[a-z0-9].*==/ { if (name && !hashes) { print name; bad = 1 } name = $1; hashes = 0 }
         /--hash=sha256:/ { hashes++ } END { if (name && !hashes) bad = 1; exit bad }' "$ROOT/requirements.lock"
-    check "packages: no unknown .pth file" nothing "$1" -c '
+    check "packages: no unknown .pth file" nothing "$@" -c '
 import pathlib, site, sys
 known = sys.argv[1].split()
 print(*(path for folder in site.getsitepackages() for path in pathlib.Path(folder).glob("*.pth") if path.name not in known))
 ' "$KNOWN_PTH"
 }
 
-ask() { # PYTHON URL: send the canary, print the answer's status and all metrics pages that are reached
-    "$1" -c '
-import json, sys, urllib.request
-url, canary, key = sys.argv[1:]
+# Sends the canary; prints all metrics pages, and `unread` before what says why one was not.
+ASK='
+import json, os, ssl, sys, urllib.request
+url, canary, trust, *pages = sys.argv[1:]
+key, context, scheme = os.environ.get("POSTURE_KEY"), None, "https://" if trust else "http://"
+if trust:
+    context = ssl._create_unverified_context()
+    context.load_cert_chain(trust + "/tls.crt", trust + "/tls.key")
 def get(url, body=None):
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    return urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=120).read().decode()
+    return urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=120, context=context).read().decode()
 get(url + "/api/generate", json.dumps({"model": "demo", "prompt": canary, "stream": False}).encode())
-print(get(url + "/metrics"))
 nodes = json.loads(get(url + "/puna/v1/nodes"))["nodes"]
-for one in [*nodes, *(runner for node in nodes for runner in node.get("runners", []))]:
-    address = one.get("metrics_address") or ""
+found = [*nodes, *(runner for node in nodes for runner in node.get("runners", []) if runner["state"] != "error")]
+addresses = filter(None, (one.get("metrics_address") for one in found))
+for page in [*pages, *(scheme + address + "/metrics" for address in addresses)]:
     try:
-        print(get(f"http://{address}/metrics") if address else "")
-    except OSError:
-        pass
-' "$2" "$CANARY" "${POSTURE_KEY:-}"
-}
+        print(get(page))
+    except OSError as error:
+        print("unread", page, error)
+'
 
-check_canary() { # PYTHON URL
-    answer=$(ask "$1" "$2" 2>&1)
-    check "canary: the prompt was answered" sh -c 'echo "$1" | grep -q "^puna_" || { echo "$1" | tail -n 1; exit 1; }' - "$answer"
-    check "canary: not in metrics" nothing sh -c 'echo "$1" | grep -o "$2"' - "$answer" "$CANARY"
+check_canary() { # ANSWER, as ASK printed it
+    check "canary: the prompt was answered" sh -c 'echo "$1" | grep -q "^puna_" || { echo "$1" | tail -n 1; exit 1; }' - "$1"
+    check "canary: every metrics page was read" nothing sh -c 'echo "$1" | grep "^unread"' - "$1"
+    check "canary: not in metrics" nothing sh -c 'echo "$1" | grep -o "$2"' - "$1" "$CANARY"
 }
 
 own_listeners() { # PID…: ports that these listen on beyond loopback and that are not in OPEN
@@ -152,13 +162,104 @@ posture_of_up() { # HOME
         [ "$(word_of "$process")" = gateway ] && tr '\0' '\n' <"/proc/$process/cmdline" | head -n 1
     done)
     check_packages "$python"
-    check_canary "$python" "http://$(sed -n 's/.*"http_address": "\(.*\)",/\1/p' "$record")"
+    url="http://$(sed -n 's/.*"http_address": "\(.*\)",/\1/p' "$record")"
+    check_canary "$("$python" -c "$ASK" "$url" "$CANARY" "" "$url/metrics" 2>&1)"
     # shellcheck disable=SC2086
     check "canary: not in logs, Redis, audit and other files" nothing grep -rlaF "$CANARY" "$home" $audit
 }
 
+of() { # CONTAINER FORMAT: what the engine says of it
+    docker inspect --format "$2" "$1"
+}
+
+check_contained() { # PID NAME UID GROUP: a process of a container
+    check_process "$1" "$2" "$3"
+    check "$2: runs in group $4" status "$1" Gid "$4"
+    for kind in Inh Prm Eff Bnd Amb; do
+        check "$2: has no capability (Cap$kind)" status "$1" "Cap$kind" 0000000000000000
+    done
+    check "$2: no new privileges" status "$1" NoNewPrivs 1
+    check "$2: system calls are filtered" status "$1" Seccomp 2
+}
+
+own_filter() { # PID: it has a filter beside that of its container
+    awk '$1 == "Seccomp_filters:" { exit !($2 > 1) }' "/proc/$1/status"
+}
+
+bound_beyond_loopback() { # CONTAINER: ports that other machines reach, but those in OPEN
+    of "$1" '{{range $port, $all := .HostConfig.PortBindings}}{{range $all}}{{.HostIp}} {{$port}}{{"\n"}}{{end}}{{end}}' |
+        while read -r address port; do
+            case "$address $port" in "" | "127."* | "::1 "*) continue ;; esac
+            case " ${OPEN:-} " in *" ${port%/*} "*) ;; *) echo "$address $port" ;; esac
+        done
+}
+
+keys_within() { # PID SERVICE: private keys that are not of the role itself
+    find "/proc/$1/root/etc/puna" "/proc/$1/root/trust" -name '*.key' | sed "s|/proc/$1/root||" |
+        grep -v -x -e /etc/puna/trust/tls.key -e /etc/puna/tls/tls.key
+}
+
+check_container() { # CONTAINER SERVICE
+    pid=$(of "$1" '{{.State.Pid}}') user=$(of "$1" '{{.Config.User}}')
+    check "$2: has a user that is not root" sh -c 'case $1 in "" | 0 | 0:* | root*) echo "user is ${1:-root}"; exit 1 ;; esac' - "$user"
+    check "$2: cannot write to its image" is "read-only: $(of "$1" '{{.HostConfig.ReadonlyRootfs}}')" "read-only: true"
+    check "$2: is not privileged" is "privileged: $(of "$1" '{{.HostConfig.Privileged}}')" "privileged: false"
+    check "$2: memory is limited" sh -c '[ "$1" -gt 0 ]' - "$(of "$1" '{{.HostConfig.Memory}}')"
+    check "$2: processes are limited" sh -c '[ "$1" -gt 0 ] 2>/dev/null' - "$(of "$1" '{{.HostConfig.PidsLimit}}')"
+    check "$2: no socket of the engine, no place of the machine's own" nothing sh -c 'echo "$1" | grep -E "docker.sock|^/(proc|sys|dev|etc|root|home|var/run|run)?$"' - "$(of "$1" '{{range .Mounts}}{{.Source}}{{"\n"}}{{end}}')"
+    check "$2: nothing is published beyond loopback but ${OPEN:-none}" nothing bound_beyond_loopback "$1"
+    [ "$2" = trust ] || check "$2: no key of another role" nothing keys_within "$pid"
+    for process in $(family "$pid"); do
+        [ -r "/proc/$process/cmdline" ] || continue
+        word=$(word_of "$process")
+        check_contained "$process" "$2: $word" "${user%:*}" "${user#*:}"
+        is_confined "$word" || continue
+        check "$2: $word: no core file" no_core "$process"
+        [ -e /dev/nvidiactl ] || [ -e /dev/kfd ] || check "$2: $word: has a filter of its own" own_filter "$process"
+    done
+}
+
+changed_files() { # FOLDER…: that hold the canary
+    find "$@" -xdev -type f -newermt "@$((STARTED - 1))" -exec grep -laF "$CANARY" {} +
+}
+
+posture_of_compose() { # PROJECT
+    containers=$(docker ps --quiet --filter "label=com.docker.compose.project=$1")
+    [ -n "$containers" ] || { echo "FAIL no container of the project $1 runs"; exit 1; }
+    places="" gateway="" pages=""
+    for container in $containers; do
+        service=$(of "$container" '{{index .Config.Labels "com.docker.compose.service"}}')
+        check_container "$container" "$service"
+        places="$places $(of "$container" '{{range .Mounts}}{{.Source}} {{end}}') /proc/$(of "$container" '{{.State.Pid}}')/root/tmp"
+        case $service in
+            gateway | scheduler | discovery) pages="$pages https://$service:9100/metrics" ;;
+        esac
+        [ "$service" != gateway ] || gateway=$container
+    done
+    check_landlock
+    check "networks: Redis has no way out" is "internal: $(docker network inspect --format '{{.Internal}}' "$1_control")" "internal: true"
+    # Empty files are the places of mounts.
+    # shellcheck disable=SC2086  # paths of volumes
+    check "files: secrets are closed to other users" nothing find $places -xdev -type f -size +0 \
+        \( -name '*.key' -o -name '*pepper*' -o -name 'keys*.json' -o -name 'redis-password' \) -perm /007
+    check_packages docker exec "$gateway" python
+    scheme=http
+    of "$gateway" '{{.Config.Env}}' | grep -q PUNA_TLS_CERT= && scheme=https
+    # As Prometheus: a container in its network, with its certificate.
+    # shellcheck disable=SC2086
+    check_canary "$(docker run --rm --network "$1_monitoring" --volume "$1_trust-metrics:/etc/puna/trust:ro" --env POSTURE_KEY \
+        --read-only --cap-drop ALL --entrypoint python "$(of "$gateway" '{{.Config.Image}}')" \
+        -c "$ASK" "$scheme://gateway:11434" "$CANARY" /etc/puna/trust $pages 2>&1)"
+    # shellcheck disable=SC2086
+    check "canary: not in files of containers" nothing changed_files $places
+    for container in $containers; do
+        check "canary: not in the log of $(of "$container" '{{.Name}}')" nothing sh -c 'docker logs "$1" 2>&1 | grep -F "$2"' - "$container" "$CANARY"
+    done
+}
+
 case ${1:-} in
     up) posture_of_up "${2:?a home, as puna up prints it}" ;;
-    *) sed -n '2,6s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    compose) posture_of_compose "${2:?the name of a project of compose}" ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "$0" && exit 2 ;;
 esac
 exit $failed

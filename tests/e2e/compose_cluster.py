@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.container_image import ROOT
+from tests.e2e.container_image import ROOT, base_archive, collect_prometheus, collect_wheels, copy_source
 from tests.e2e.docker_engine import Engine
 from tests.e2e.engine_network import forwarded
 from tests.waiting import wait_until
@@ -33,6 +33,30 @@ OWN_SETTINGS = "PUNA_MAX_LOADED_MODELS=1\n"
 MODEL = "demo:latest"
 SEEDS = itertools.count()  # no two streams are the same request: one that is refused says nothing of another
 ONE_EACH = {"replicas_min": len(HOSTS), "replicas_max": len(HOSTS), "num_ctx": 2048, "num_thread": 1}
+
+
+GATEWAY = "127.0.0.1:11434"
+
+
+def build_images(engine: Engine, directory: Path) -> Path:
+    """Build the images without any network. Returns the source that Puna's was built from, in `directory`.
+
+    Raises:
+        ImageUnavailable: their parts cannot be had here.
+    """
+    source, prometheus = directory / "source", directory / "prometheus"
+    copy_source(source)
+    collect_wheels(source / "wheels")
+    collect_prometheus(prometheus)
+    engine.docker("import", str(base_archive()), BASE)
+    build = ("build", "--network=none", f"--build-arg=BASE_IMAGE={BASE}")
+    engine.docker(*build, "--tag", PROMETHEUS_IMAGE, str(prometheus), timeout_s=100.0)
+    engine.docker(
+        *(*build, "--file", str(source / "deploy" / "Dockerfile"), "--tag", IMAGE),
+        *("--build-arg=PIP_OPTIONS=--no-index", str(source)),
+        timeout_s=400.0,
+    )
+    return source
 
 
 def project_settings() -> dict[str, str]:
@@ -115,9 +139,9 @@ class ComposeCluster:
         described: dict[str, Any] = self.api.get(f"/containers/{found['Id']}/json").raise_for_status().json()
         return described
 
-    def in_engine(self, *command: str) -> str:
+    def in_engine(self, *command: str, timeout_s: float = 60.0) -> str:
         """Run a command with the engine's processes and files, beside the containers and outside of them."""
-        return self.engine.run_beside(*command, namespaces=("pid", "mount"))
+        return self.engine.run_beside(*command, namespaces=("pid", "mount"), timeout_s=timeout_s)
 
     def wait_until_healthy(self, *services: str, project: str = PROJECT) -> None:
         def healthy() -> bool:
@@ -168,6 +192,31 @@ class ComposeCluster:
     def models(self) -> set[str]:
         answer = self.client.get("/api/tags")
         return {one["name"] for one in answer.json()["models"]} if answer.status_code == 200 else set()
+
+
+@contextmanager
+def running_cluster(engine: Engine, source: Path, sockets: Path) -> Iterator[ComposeCluster]:
+    """Start the project of a source, with a replica of the demo model on each host; remove it at the end."""
+    keys = make_keys(engine, source)
+    headers = {"authorization": f"Bearer {keys['operator']}"}
+    transport = httpx.HTTPTransport(uds=str(engine.socket))
+    with (
+        httpx.Client(transport=transport, base_url="http://docker", timeout=SILENCE_S) as api,
+        reach(engine, GATEWAY, sockets, headers=headers) as client,
+    ):
+        started = ComposeCluster(engine=engine, source=source, client=client, api=api, settings=make_settings(source))
+        try:
+            started.compose("up", "--detach", "--no-build", timeout_s=240.0)
+            started.compose("up", "--detach", "--no-build", "prometheus")
+            started.wait_until_healthy(*SERVICES)
+            wait_until(lambda: MODEL in started.models(), deadline_s=HEALTHY_S, what="the demo model is found")
+            started.client.put(f"/puna/v1/placements/{MODEL}", json=ONE_EACH).raise_for_status()
+            wait_until(lambda: started.nodes_of() == list(HOSTS), deadline_s=HEALTHY_S, what="each host has a replica")
+        except (AssertionError, RuntimeError):
+            print(started.compose("logs", "--no-color", "--tail=60"))
+            raise
+        yield started
+        started.compose("down", "--volumes", "--timeout=30")
 
 
 @dataclass(kw_only=True)

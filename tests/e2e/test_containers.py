@@ -21,36 +21,28 @@ import yaml
 
 from protos import inference_pb2, inference_pb2_grpc
 from tests.e2e.compose_cluster import (
-    BASE,
     FILES,
+    GATEWAY,
     HEALTHY_S,
     HOSTS,
     IMAGE,
     MODEL,
     ONE_EACH,
-    PROMETHEUS_IMAGE,
+    PROJECT,
     PROMETHEUS_USER,
     PUNA_USER,
     ROLES,
     SERVICES,
-    SILENCE_S,
     ComposeCluster,
     all_of,
+    build_images,
     go_on,
-    make_keys,
-    make_settings,
     reach,
+    running_cluster,
     streams,
     trained_answer,
 )
-from tests.e2e.container_image import (
-    ROOT,
-    ImageUnavailable,
-    base_archive,
-    collect_prometheus,
-    collect_wheels,
-    copy_source,
-)
+from tests.e2e.container_image import ROOT, ImageUnavailable
 from tests.e2e.docker_engine import Engine, EngineUnavailable, control_groups, running_engine
 from tests.e2e.engine_network import forwarded
 from tests.waiting import wait_until
@@ -58,7 +50,7 @@ from tools.sbom import LOCKED
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1200)]
 
-GATEWAY, GRPC = "127.0.0.1:11434", "127.0.0.1:11435"
+GRPC = "127.0.0.1:11435"
 # Addresses of two machines, both the engine's own: what is published for others, and where one of them is.
 HERE, FAR = "10.77.0.1", "10.77.0.2"
 QUESTION, EXPECTED = trained_answer("what-is-puna")
@@ -82,49 +74,17 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the images without any network. The fixture's value is the source that Puna's was built from."""
-    source, prometheus = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("prometheus")
-    copy_source(source)
+    """Build the images. The fixture's value is the source that Puna's was built from."""
     try:
-        collect_wheels(source / "wheels")
-        collect_prometheus(prometheus)
-        engine.docker("import", str(base_archive()), BASE)
+        return build_images(engine, tmp_path_factory.mktemp("image"))
     except ImageUnavailable as error:
         give_up(error)
-    build = ("build", "--network=none", f"--build-arg=BASE_IMAGE={BASE}")
-    engine.docker(*build, "--tag", PROMETHEUS_IMAGE, str(prometheus), timeout_s=100.0)
-    engine.docker(
-        *(*build, "--file", str(source / "deploy" / "Dockerfile"), "--tag", IMAGE),
-        *("--build-arg=PIP_OPTIONS=--no-index", str(source)),
-        timeout_s=400.0,
-    )
-    return source
 
 
 @pytest.fixture(scope="module")
 def cluster(engine: Engine, image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeCluster]:
-    sockets = tmp_path_factory.mktemp("sockets")
-    keys = make_keys(engine, image)
-    headers = {"authorization": f"Bearer {keys['operator']}"}
-    with (
-        httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(engine.socket)), base_url="http://docker", timeout=SILENCE_S
-        ) as api,
-        reach(engine, GATEWAY, sockets, headers=headers) as client,
-    ):
-        started = ComposeCluster(engine=engine, source=image, client=client, api=api, settings=make_settings(image))
-        try:
-            started.compose("up", "--detach", "--no-build", timeout_s=240.0)
-            started.compose("up", "--detach", "--no-build", "prometheus")
-            started.wait_until_healthy(*SERVICES)
-            wait_until(lambda: MODEL in started.models(), deadline_s=HEALTHY_S, what="the demo model is found")
-            started.client.put(f"/puna/v1/placements/{MODEL}", json=ONE_EACH).raise_for_status()
-            wait_until(lambda: started.nodes_of() == list(HOSTS), deadline_s=HEALTHY_S, what="each host has a replica")
-        except (AssertionError, RuntimeError):
-            print(started.compose("logs", "--no-color", "--tail=60"))
-            raise
+    with running_cluster(engine, image, tmp_path_factory.mktemp("sockets")) as started:
         yield started
-        started.compose("down", "--volumes", "--timeout=30")
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +96,16 @@ def end_tokens(cluster: ComposeCluster, tmp_path_factory: pytest.TempPathFactory
         request = inference_pb2.TokenizeTextRequest(model=MODEL, text="<|im_end|><|endoftext|>")
         key = ("authorization", cluster.client.headers["authorization"])
         return list(stub.Tokenize(request, timeout=60, metadata=(key,)).ids)
+
+
+def posture(cluster: ComposeCluster) -> tuple[int, list[str]]:
+    """Run tests/posture.sh as root of the machine; its status, and its lines."""
+    key = cluster.client.headers["authorization"].removeprefix("Bearer ")
+    environment = ("env", f"DOCKER_HOST=unix://{cluster.engine.socket}", f"POSTURE_KEY={key}")
+    script = f"sh {ROOT}/tests/posture.sh compose {PROJECT}; echo status $?"
+    *lines, status = cluster.in_engine(*environment, "sh", "-c", script, timeout_s=HEALTHY_S).splitlines()
+    print(*lines, sep="\n")
+    return int(status.removeprefix("status ")), lines
 
 
 def give_up(error: Exception) -> NoReturn:
@@ -231,6 +201,47 @@ def test_a_service_runs_without_rights_and_within_limits(cluster: ComposeCluster
     assert limits["PidsLimit"] > 0
     assert limits["NanoCpus"] > 0 or limits["CpusetCpus"]
     assert not any("docker.sock" in mount["Source"] for mount in described["Mounts"])
+
+
+def test_the_posture_of_a_project_as_it_is_shipped_passes(cluster: ComposeCluster) -> None:
+    status, lines = posture(cluster)
+    assert [line for line in lines if not line.startswith(("ok ", "-  "))] == []
+    assert status == 0
+    for service in SERVICES:
+        assert f"ok   {service}: cannot write to its image" in lines
+    for host in HOSTS:
+        assert f"ok   {host}: runner serve: has a filter of its own" in lines
+
+
+# What the posture says of a container without any of the settings of ours.
+WRONG = (
+    *("has a user that is not root", "cannot write to its image", "memory is limited", "processes are limited"),
+    *(
+        "no socket of the engine",
+        "nothing is published beyond loopback but none: 0.0.0.0 7777",
+        "no key of another role",
+    ),
+    *("sleep: no secret in its environment: HF_TOKEN", "sleep: has no capability (Cap", "sleep: no new privileges"),
+)
+
+
+def test_a_container_with_more_rights_than_it_needs_is_named_by_the_posture(cluster: ComposeCluster) -> None:
+    labels = (f"com.docker.compose.project={PROJECT}", "com.docker.compose.service=rogue")
+    rogue = cluster.engine.docker(
+        *("run", "--detach", "--rm", "--user", "0", "--env", "HF_TOKEN=canary", "--publish", "0.0.0.0:7777:7777"),
+        *(word for label in labels for word in ("--label", label)),
+        *("--volume", f"{PROJECT}_trust-gateway:/etc/puna/other:ro", "--volume", "/etc:/machine:ro"),
+        *("--entrypoint", "sleep", IMAGE, "600"),
+    )
+    try:
+        status, lines = posture(cluster)
+    finally:
+        cluster.engine.docker("kill", rogue)
+    failed = [line.removeprefix("FAIL rogue: ") for line in lines if line.startswith("FAIL")]
+    assert status == 1
+    for what in WRONG:
+        assert any(line.startswith(what) for line in failed), what
+    assert [line for line in failed if not line.startswith(WRONG)] == []
 
 
 @pytest.mark.parametrize("service", SERVICES)
