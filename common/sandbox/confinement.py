@@ -39,7 +39,12 @@ _CONNECT_TCP = 0x2  # since version 4
 _SCOPES = 0x3  # abstract sockets and signals, since version 6
 NETWORK_VERSION = 4
 
-_LIBRARIES = ("/usr", "/lib", "/lib64", "/opt/cuda", "/opt/rocm", "/sys")
+_LIBRARIES = ("/lib", "/lib64", "/opt/cuda", "/opt/rocm", "/sys")
+# Not all of /usr/share: stores of models are there, in the image and where Ollama is a service.
+_SHARED = (
+    *("ca-certificates", "drirc.d", "egl", "glvnd", "hwdata", "libdrm", "locale", "misc", "nvidia", "OpenCL"),
+    *("vulkan", "zoneinfo"),
+)
 # Not all of it: there, environments of other processes of the same user can be read.
 _PROC = (
     "meminfo",
@@ -167,13 +172,17 @@ def readable(arguments: Iterable[str]) -> Iterator[Path]:
     """Yield the system's libraries, Python and its modules, and the files that the command line names."""
     own = Path(__file__).resolve().parents[2]
     # Not sys.path: it begins with the working directory, which may be the folder of all models.
-    code = (sys.prefix, sys.base_prefix, *(str(own / name) for name in ("common", "protos", "runner", "tests")))
+    code = [str(own / name) for name in ("common", "protos", "runner", "tests")]
+    code += [] if sys.prefix == sys.base_prefix else [sys.prefix]
+    code += [f"{sys.base_prefix}/{name}" for name in ("bin", "lib", "lib64")]  # the base may be /usr
     given = (os.environ.get(name, "") for name in ("LD_LIBRARY_PATH", "PYTHONPATH"))
     libraries = filter(None, ":".join(given).split(":"))
     named = (text.rpartition("=")[0] or text for text in arguments)  # --adapter PATH=SCALE
     files = (text for text in chain(arguments, named) if os.path.isfile(text))  # noqa: PTH113  # takes any text
     system = (*_LIBRARIES, *(f"/etc/{name}" for name in _CONFIGURATION), *(f"/proc/{name}" for name in _PROC))
-    return (Path(text) for text in chain(system, code, libraries, files))
+    shared = (f"/usr/share/{name}" for name in _SHARED)
+    programs = (path for path in Path("/usr").glob("*") if path.name != "share")
+    return chain(programs, (Path(text) for text in chain(system, shared, code, libraries, files)))
 
 
 def _socket_folders(arguments: Iterable[str]) -> Iterator[Path]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from common.sandbox.confinement import NETWORK_VERSION, landlock_version
+from common.sandbox.confinement import NETWORK_VERSION, landlock_version, readable
 from runner.engine.media.image_decoder import WORKER_PATH
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.pictures import image_file, picture
@@ -146,6 +146,13 @@ def surroundings(tmp_path: Path) -> Iterator[tuple[Path, Path, dict[str, Any]]]:
             },
         )
     assert (home / "fence").read_text() == "17"
+
+
+def test_models_below_the_systems_folders_are_not_readable() -> None:
+    """The image's store is in /usr/share, as is that of Ollama where it is a service."""
+    folders = set(readable(["-m"]))
+    for store in ("/usr/share/puna/models", "/usr/share/ollama/.ollama/models"):
+        assert not folders & {Path(store), *Path(store).parents}, store
 
 
 def check_refused(found: dict[str, str]) -> None:
