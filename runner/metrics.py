@@ -47,6 +47,15 @@ PREFIX_REQUESTS = Counter(
     ["result"],
 )
 GENERATED_TOKENS = Counter("puna_runner_generated_tokens_total", "Tokens sampled (vLLM: generation_tokens)")
+DRAFTED_TOKENS = Counter(
+    "puna_runner_drafted_tokens_total",
+    "Guessed tokens by what became of them: accepted, rolled_back (vLLM: spec_decode_num_draft_tokens)",
+    ["result"],
+)
+DRAFTERS_OFF = Counter(
+    "puna_runner_drafters_switched_off_total",
+    "Drafters that failed or were slow, and were not asked again by a request",
+)
 IMAGES = Counter("puna_runner_images_encoded_total", "Images that were encoded; those found in the cache are none")
 IMAGE_SECONDS = Counter("puna_runner_image_seconds_total", "Time to decode and encode images, beside the decode calls")
 REQUESTS = Counter("puna_runner_requests_total", "Requests that ended, by how (vLLM: request_success)", ["reason"])

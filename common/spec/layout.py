@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+# Drafted tokens of one decode call, of all sequences together. Logits for them are reserved at load.
+DRAFTED_TOKENS_MAX = 15
+
 
 class FlashAttention(StrEnum):
     """Use of the fused attention kernel."""
@@ -63,6 +66,11 @@ class Layout:
     ubatch_tokens: int = 0  # tokens of one graph; 0: as `batch_tokens`
     # Not to be requested: see `runner.core.layout.cache_sizes`.
     separate_caches: bool = field(default=False, metadata={"local": True})
+
+    @property
+    def output_rows(self) -> int:
+        """Return the rows of logits that a resolved layout reserves: one for each slot, and those of drafted tokens."""
+        return min(self.slots + DRAFTED_TOKENS_MAX, max(self.batch_tokens, self.slots))
 
     @property
     def cache_types(self) -> tuple[str, str]:

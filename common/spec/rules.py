@@ -13,17 +13,19 @@ class OptionKind(StrEnum):
     BOOLEAN = "boolean"
     STRINGS = "array"
     BIAS = "object"
+    CHOICE = "string"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Type and range of one value. `low_open`: the lower bound itself is excluded."""
+    """Type and range of one value. `low_open`: the lower bound itself is excluded; `choices`: of a CHOICE."""
 
     kind: OptionKind
     low: float = -math.inf
     high: float = math.inf
     range_text: str = ""
     low_open: bool = False
+    choices: tuple[str, ...] = ()
 
     def allows(self, number: float) -> bool:
         """Return True if a number is in range; not a number counts as in range, as every comparison with it fails."""

@@ -74,6 +74,7 @@ def generate_request(  # noqa: PLR0913  # one name for each part of the message
         truncate=request.truncate,
         shift=request.shift,
         cache_prompt=plan.cache_prompt,
+        speculates=plan.speculates,
         resume_token_ids=delivered,
         cache_salt=cache_salt,
         prefix_names=prefix_names,

@@ -314,6 +314,8 @@ def _options(options: inference_pb2.AnswerOptions) -> dict[str, OptionValue]:
         values["logit_bias"] = dict(sampling.logit_bias)
     if sampling.dry_sequence_breakers:
         values["dry_sequence_breakers"] = list(sampling.dry_sequence_breakers)
+    if options.speculative:
+        values["speculative"] = options.speculative
     if options.stop:
         values["stop"] = list(options.stop)
     values |= {_LIMIT_FIELDS[name]: value for name, value in _given(options, *_LIMIT_FIELDS).items()}

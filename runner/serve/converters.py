@@ -79,6 +79,7 @@ def request_from_proto(
         cache_salt=request.cache_salt,
         resumed=tuple(request.resume_token_ids),
         ignore_eos=request.ignore_eos,
+        speculates=request.speculates,
     )
 
 

@@ -258,6 +258,11 @@ def count_step(report: StepReport) -> None:
         metrics.BATCH_SEQUENCES.observe(report.batch_sequences)
         metrics.PROMPT_TOKENS.inc(report.prompt_tokens)
         metrics.GENERATED_TOKENS.inc(report.generated_tokens)
+    if report.drafted_tokens:
+        metrics.DRAFTED_TOKENS.labels("accepted").inc(report.accepted_tokens)
+        metrics.DRAFTED_TOKENS.labels("rolled_back").inc(report.drafted_tokens - report.accepted_tokens)
+    if report.drafters_off:
+        metrics.DRAFTERS_OFF.inc(report.drafters_off)
     if report.images_encoded:
         metrics.IMAGES.inc(report.images_encoded)
         metrics.IMAGE_SECONDS.inc(report.encode_s)

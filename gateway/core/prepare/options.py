@@ -14,6 +14,7 @@ NATIVE_DEFAULTS: Mapping[str, OptionValue] = {}
 OPENAI_DEFAULTS: Mapping[str, OptionValue] = {"temperature": 1.0, "top_p": 1.0}
 DEFAULTS = {Dialect.OPENAI: OPENAI_DEFAULTS, Dialect.ANTHROPIC: OPENAI_DEFAULTS}
 _DRAW = -1  # a seed that asks for a drawn one
+_DEFAULT = Sampling()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class AnswerPlan:
     keep_tokens: int
     stop: tuple[str, ...]
     cache_prompt: bool
+    speculates: bool
     context_tokens: int | None
     think_budget: int | None = None  # tokens of reasoning; None: as many as the model wants
 
@@ -55,9 +57,19 @@ def plan_answer(
         keep_tokens=cast(int, merged.get("num_keep", 4)),
         stop=cast(tuple[str, ...], merged.get("stop", ())),
         cache_prompt=cast(bool, merged.get("cache_prompt", True)),
+        speculates=_speculates(cast(str, merged.get("speculative", "auto")), given, seed),
         context_tokens=context_tokens,
         think_budget=cast(int | None, merged.get("think_budget")),
     )
+
+
+def _speculates(wanted: str, sampling: Mapping[str, Any], seed: int) -> bool:
+    """Return True if drafted tokens may be evaluated, whose calls may round in another way.
+
+    With "auto" only where no answer is expected to repeat itself: samples without a seed.
+    """
+    repeatable = seed != _DRAW or sampling.get("temperature", _DEFAULT.temperature) <= 0
+    return wanted == "on" or (wanted == "auto" and not repeatable)
 
 
 def _check_against_model(requested: Mapping[str, OptionValue], model: ModelInfo, context_tokens: int | None) -> None:

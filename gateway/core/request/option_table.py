@@ -10,12 +10,13 @@ from common.spec.load_options import NO_LOAD_OPTIONS, LoadOptions
 from common.spec.rules import OptionKind, Rule
 from common.spec.sampling import INT32_MAX
 
-OptionValue = int | float | bool | tuple[str, ...] | dict[int, float]
+OptionValue = int | float | bool | str | tuple[str, ...] | dict[int, float]
 STOP_STRINGS_MAX = 16
 STOP_BYTES_MAX = 256
 LOGIT_BIAS_MAX = 1024
 _INT64_MAX = 2**63 - 1
 _TOKEN_ID_MAX = 2**32 - 1
+SPECULATIVE = ("auto", "on", "off")
 
 
 def _whole(low: float, high: float, text: str) -> Rule:
@@ -31,6 +32,7 @@ SAMPLING_RULES: Mapping[str, Rule] = {
     "num_ctx": _whole(4, math.inf, "at least 4"),
     "cache_prompt": Rule(kind=OptionKind.BOOLEAN),
     "require_gpu": Rule(kind=OptionKind.BOOLEAN),
+    "speculative": Rule(kind=OptionKind.CHOICE, range_text="auto, on or off", choices=SPECULATIVE),
     "think_budget": _whole(0, INT32_MAX, "at least 0"),
 }
 # Load options of a replica; named in the x-puna-ignored header if the caller may not set them.
@@ -98,6 +100,8 @@ def check_option(name: str, value: object, rule: Rule) -> OptionValue:
             return check_stop(name, value)
         case OptionKind.BIAS:
             return _bias(name, value)
+        case OptionKind.CHOICE:
+            return _choice(name, value, rule)
 
 
 def check_stop(name: str, value: object) -> tuple[str, ...]:
@@ -137,6 +141,14 @@ def _integer(name: str, value: object) -> int:
 
 def _in_range(name: str, value: int | float, rule: Rule) -> int | float:
     if not rule.allows(value) or (name == "num_predict" and value == 0):
+        raise out_of_range(name, rule)
+    return value
+
+
+def _choice(name: str, value: object, rule: Rule) -> str:
+    if not isinstance(value, str):
+        raise _wrong_type(name, OptionKind.CHOICE)
+    if value not in rule.choices:
         raise out_of_range(name, rule)
     return value
 

@@ -70,6 +70,11 @@ class EndRules:
         return None
 
     @property
+    def left(self) -> int:
+        """Return how many more tokens may be generated."""
+        return self._limit - self.generated
+
+    @property
     def exhausted(self) -> bool:
         """True if not one more token may be generated."""
         return self.generated >= self._limit

@@ -6,6 +6,7 @@ call, which gives the interpreter away: text work happens while the next step co
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,11 +19,13 @@ from runner.core.sequence.context_shift import plan_context_shift
 from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH, REPEATED_TOKENS_MAX
 from runner.core.sequence.inputs import groups_in
 from runner.core.sequence.slots import SlotPolicy
+from runner.core.speculation.drafters import Drafter
 from runner.core.threads.step_times import StepTimes
 from runner.engine.batched.media_rows import MediaRows
 from runner.engine.batched.sampling_pool import SamplingJob, SamplingPool
 from runner.engine.batched.sequence import Sequence
 from runner.engine.batched.slot_table import Slot, SlotTable
+from runner.engine.batched.speculation import Speculator
 from runner.engine.contract.engine import Ended, EngineListener, Failed, Freed, Progressed, Sampled, StepReport
 from runner.engine.llama.batch import Batch
 from runner.engine.llama.context import Context, DecodeResult
@@ -43,6 +46,8 @@ class BatchedOptions:
     # Host RAM for copies: of states that cannot go back, else of prompts of idle slots.
     copies_bytes_max: int = COPIES_BYTES_MAX
     sampling_threads: int | None = None  # besides the engine's; None: one less than there are cores
+    drafters: Callable[[Sequence], list[Drafter]] | None = None  # that each sequence asks before the usual ones
+    drafted_tokens: int | None = None  # of each offer, whatever they cost; None: as many as pay
 
 
 class Loop(EngineLoop):
@@ -74,6 +79,9 @@ class Loop(EngineLoop):
         self._batch = Batch(capacity=context.batch_tokens, slots=context.slots)
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}
+        self._speculator = Speculator(
+            context, slots, times, more=options.drafters, forced_tokens=options.drafted_tokens
+        )
         self._report = StepReport()
         self._reported = (0, 0)  # busy and waiting as last reported
         self._sampling_ns = 0
@@ -163,6 +171,7 @@ class Loop(EngineLoop):
         if sequence.images and self.media is not None:
             self.media.store.forget(sequence.request.prompt.images, sequence.id)
         sequence.sampler.close()
+        self._speculator.ended(sequence)
         self._report.outcomes.append(Freed(sequence.id, sequence.times()))
 
     def _cut(self, sequence_id: int, generated_tokens: int) -> None:
@@ -219,7 +228,10 @@ class Loop(EngineLoop):
         if self._rows_turn:
             assert self.media is not None
             return plan_batch(rows, batch_tokens=self.media.rows_max)
-        return plan_batch(tokens, batch_tokens=self._batch_tokens, cost=self._times.cost())
+        plan = plan_batch(tokens, batch_tokens=self._batch_tokens, cost=self._times.cost())
+        if not plan.full:
+            self._speculator.prepare(plan.rows)
+        return plan
 
     def _look_ahead(
         self, slot: Slot, sequence: Sequence, room: int, tokens: list[BatchRow], rows: list[BatchRow]
@@ -273,7 +285,9 @@ class Loop(EngineLoop):
         report = self._report
         report.decode_calls += 1
         decode_s = (synced_ns - self._called_ns) / NS_PER_S
-        self._times.see(sum(row.tokens for row in rows), decode_s)
+        inputs = self._inputs(rows)
+        self._times.see(inputs, decode_s)
+        self._speculator.see_call(rows, inputs, decode_s)
         report.decode_s += decode_s
         report.batch_sequences = len(rows)
         report.lone_steps += self._slots.lone_step(rows, self._called_ns, synced_ns)
@@ -291,7 +305,7 @@ class Loop(EngineLoop):
         """Run the rows, fewer if cells run out; return those that ran and where their logits are (-1: none)."""
         while rows:
             outputs = self._fill(rows, started_ns)
-            self._expect_call(sum(row.tokens for row in rows))
+            self._expect_call(self._inputs(rows))
             self._tell()
             self._called_ns = time.monotonic_ns()
             if self._synced_ns:
@@ -299,7 +313,7 @@ class Loop(EngineLoop):
                 self._synced_ns = 0
             if self._call() == DecodeResult.DONE:
                 return rows, outputs
-            if self._slots.evict_oldest_idle():
+            if self._speculator.withdraw(rows) or self._slots.evict_oldest_idle():
                 continue
             if len(rows) == 1:
                 (row,) = rows
@@ -310,6 +324,9 @@ class Loop(EngineLoop):
             newest = self._slots.newest(rows)
             rows = tuple(row for row in rows if row is not newest)
         return (), []
+
+    def _inputs(self, rows: tuple[BatchRow, ...]) -> int:
+        return sum([row.tokens for row in rows]) if self._rows_turn else self._batch.size
 
     def _call(self) -> int:
         if self._rows_turn:
@@ -331,11 +348,15 @@ class Loop(EngineLoop):
             if not sequence.first_batch_ns:
                 sequence.first_batch_ns = started_ns
             if media is not None:
-                last = media.add(slot, sequence, row)
+                place = media.add(slot, sequence, row)
             else:
                 tokens = sequence.pending if row.complete else sequence.pending[: row.tokens]
-                last = batch.add(slot.id, len(slot.held) - slot.excess, tokens, wants_logits=row.complete)
-            outputs.append(last if row.complete else -1)
+                drafted = len(sequence.draft)
+                if drafted:
+                    tokens = tokens + sequence.draft
+                position = len(slot.held) - slot.excess
+                place = batch.add(slot.id, position, tokens, wants_logits=row.complete, drafted=drafted)
+            outputs.append(place if row.complete else -1)
         return outputs
 
     def _choose_ahead(self, rows: tuple[BatchRow, ...], outputs: list[int]) -> None:
@@ -355,36 +376,58 @@ class Loop(EngineLoop):
         slot = self._slots.slots[row.key]
         sequence = slot.sequence
         assert sequence is not None
-        report = self._report
         slot.held += sequence.pending[: row.tokens]
         del sequence.pending[: row.tokens]
         if sequence.media_ahead and self.media is not None:
             self.media.book(slot, sequence, row.tokens)
         if not sequence.generating:
-            report.prompt_tokens += row.tokens
-            if not sequence.first_token_ns:
-                total = len(sequence.prepared.inputs)
-                done = total - len(sequence.pending)
-                report.outcomes.append(Progressed(sequence.id, done, total, sequence.cached_prompt_tokens))
-            if sequence.checkpoints and len(slot.held) == sequence.checkpoints[0]:
-                self._slots.save_checkpoint(slot)
-                sequence.checkpoints = sequence.checkpoints[1:]
+            self._note_prompt(slot, sequence, row)
         if output < 0:
             return
         if sequence.rules.exhausted:
-            report.outcomes.append(Ended(sequence.id, LENGTH))
+            self._report.outcomes.append(Ended(sequence.id, LENGTH))
             self._free(sequence, unheld_tokens=0)
             return
-        logits = self._context.logits(output).copy() if sequence.request.top_logprobs is not None else None
+        self._sample_all(slot, sequence, output, synced_ns)
+
+    def _sample_all(self, slot: Slot, sequence: Sequence, output: int, synced_ns: int) -> None:
+        """Choose the next token, and one behind each drafted token that was right."""
+        draft, sequence.draft = sequence.draft, []
+        generated: list[int] = []
+        for place, guess in enumerate([*draft, NO_TOKEN], start=output):
+            token_id = self._sample(sequence, place, synced_ns)
+            if token_id != NO_TOKEN:
+                generated.append(token_id)
+            if token_id != guess or not sequence.pending:
+                break
+            slot.held += sequence.pending
+            sequence.pending.clear()
+        self._speculator.book(slot, sequence, generated, len(draft))
+
+    def _note_prompt(self, slot: Slot, sequence: Sequence, row: BatchRow) -> None:
+        """Report the progress of a prompt, and save its memory where that is planned."""
+        self._report.prompt_tokens += row.tokens
+        if not sequence.first_token_ns:
+            total = len(sequence.prepared.inputs)
+            done = total - len(sequence.pending)
+            self._report.outcomes.append(Progressed(sequence.id, done, total, sequence.cached_prompt_tokens))
+        if sequence.checkpoints and len(slot.held) == sequence.checkpoints[0]:
+            self._slots.save_checkpoint(slot)
+            sequence.checkpoints = sequence.checkpoints[1:]
+
+    def _sample(self, sequence: Sequence, place: int, synced_ns: int) -> int:
+        """Choose a token, report it, and make it pending unless it is the last; NO_TOKEN: the answer had ended."""
+        report = self._report
+        logits = self._context.logits(place).copy() if sequence.request.top_logprobs is not None else None
         try:
-            token_id = self._pool.sample(SamplingJob(sequence.sampler, output, sequence.rules.generated))
+            token_id = self._pool.sample(SamplingJob(sequence.sampler, place, sequence.rules.generated))
         except PunaError as error:
             self._fail(sequence, error)
-            return
+            return NO_TOKEN
         if token_id == NO_TOKEN:
             report.outcomes.append(Ended(sequence.id, END_TOKEN))
             self._free(sequence, unheld_tokens=0)
-            return
+            return NO_TOKEN
         sequence.stamp_token(synced_ns=synced_ns, sampling_ns=self._sampling_ns)
         ending = sequence.rules.count(token_id)
         report.generated_tokens += 1
@@ -395,6 +438,7 @@ class Loop(EngineLoop):
             sequence.passed_tokens = 0
         else:
             self._free(sequence, unheld_tokens=1)
+        return token_id
 
     def _tell(self) -> None:
         """Report what happened, if anything did."""
@@ -403,6 +447,7 @@ class Loop(EngineLoop):
         now = (report.slots_busy, report.waiting)
         if report.outcomes or now != self._reported or self._slots.has_parked:
             self._slots.tell(report)
+            self._speculator.tell(report)
             self._reported = now
             self._report = StepReport()
             self._listener.stepped(report)

@@ -9,6 +9,7 @@ from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.reasoning_budget import ReasoningCursor
 from runner.core.sequence.requests import GenerationRequest, PreparedPrompt
 from runner.core.sequence.slots import Leader
+from runner.engine.batched.drafts import Drafts
 from runner.engine.batched.sampler import Sampler
 from runner.engine.contract.engine import SequenceTimes
 
@@ -43,6 +44,8 @@ class Sequence:
     slot_id: int = -1
     pending: list[int] = field(default_factory=list)  # inputs that are not in the cache yet
     generating: bool = False  # the one pending input is the token sampled last
+    draft: list[int] = field(default_factory=list)  # guesses of what follows `pending`, evaluated with it
+    drafts: Drafts | None = None  # made when drafts are first asked for
     passed_tokens: int = 0  # inputs of others in calls that left it out, since it was submitted or got a token
     paused: bool = False
     leader: Leader | None = None  # evaluates what this one needs too; it waits until that is done

@@ -96,7 +96,7 @@ class SlotTable:
         if len(rows) != 1 or rows[0].tokens != 1:
             return ()
         slot = self.slots[rows[0].key]
-        if slot.sequence is None or not slot.sequence.generating:
+        if slot.sequence is None or not slot.sequence.generating or slot.sequence.draft:
             return ()
         # Where all share the cells, a step goes over those of the others, too.
         held = self.held_inputs if self._context.shares_cells else len(slot.held)
@@ -159,6 +159,10 @@ class SlotTable:
         if kept_tokens == 0 or not self._context.erase(slot.id, _position(slot, kept_tokens)):
             kept_tokens = self._go_back(slot, kept_tokens)
         self._forget(slot, kept_tokens)
+
+    def drop_beyond(self, slot: Slot) -> bool:
+        """Forget what was evaluated behind the inputs that a slot holds."""
+        return self._context.erase(slot.id, len(slot.held) - slot.excess)
 
     def _go_back(self, slot: Slot, kept_tokens: int) -> int:
         """Restore the latest checkpoint within the first inputs, else erase all; return how many inputs are left."""

@@ -82,6 +82,9 @@ class StepReport:
     batch_sequences: int = 0  # of the last call
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    drafted_tokens: int = 0  # that calls evaluated beside the certain ones
+    accepted_tokens: int = 0  # of them that the sampler drew, too
+    drafters_off: int = 0  # switched off for one sequence, because they failed or were slow
     images_encoded: int = 0
     encode_s: float = 0.0  # in the encoder's thread
     slots_busy: int = 0

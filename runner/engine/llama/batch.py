@@ -62,8 +62,11 @@ class Batch(CallArrays):
         self._positions = np.zeros(capacity, np.int32)
         self.struct = self._struct(tokens=self._tokens, positions=self._positions)
 
-    def add(self, slot_id: int, position: int, tokens: Sequence[int], *, wants_logits: bool) -> int:
-        """Append inputs of one slot from `position` on; return the index of the last, where its logits will be."""
+    def add(self, slot_id: int, position: int, tokens: Sequence[int], *, wants_logits: bool, drafted: int = 0) -> int:
+        """Append inputs of one slot from `position` on; return the index of the first with logits: the last undrafted.
+
+        `drafted` inputs at the end are guesses, whose logits are wanted, too.
+        """
         start, stop = self.size, self.size + len(tokens)
         assert tokens, "an empty row"
         assert stop <= self.capacity, "batch over capacity: llama.cpp would abort"
@@ -76,11 +79,12 @@ class Batch(CallArrays):
             self._positions[start:stop] = np.arange(position, position + len(tokens), dtype=np.int32)
             self._sequences[start:stop] = self._slot_addresses[slot_id]
             self._wanted[start:stop] = 0
-        self._wanted[stop - 1] = wants_logits
+        first = stop - 1 - drafted
+        self._wanted[first:stop] = wants_logits
         self.size = stop
-        self.outputs += wants_logits
+        self.outputs += wants_logits * (1 + drafted)
         self.struct.n_tokens = stop
-        return stop - 1
+        return first
 
     def want_all(self) -> None:
         """Make every input an output, as pooling needs it."""

@@ -50,7 +50,7 @@ class Context:
         self.ubatch_tokens: int = llama.llama_n_ubatch(pointer)
         self.slots: int = llama.llama_n_seq_max(pointer)
         self.embedding: int = llama.llama_model_n_embd_inp(model_pointer)
-        self._outputs_max: int = parameters.n_outputs_max or self.batch_tokens
+        self.outputs_max: int = parameters.n_outputs_max or self.batch_tokens
         self._row_type = ctypes.c_float * vocabulary_size
         # Views by address: the engine's output buffer has one row for each output, at the same place in every step.
         self._rows: dict[int, NDArray[np.float32]] = {}
@@ -73,7 +73,7 @@ class Context:
             EngineFailure: anything else.
         """
         assert 0 < batch.size <= self.batch_tokens, "batch size"
-        assert batch.outputs <= self._outputs_max, "more outputs than reserved"
+        assert batch.outputs <= self.outputs_max, "more outputs than reserved"
         result: int = library.decode(self.pointer, batch.struct)
         if result not in (DecodeResult.DONE, DecodeResult.NO_CELLS):
             raise EngineFailure(f"llama_decode returned {result}")

@@ -140,7 +140,7 @@ def with_layers(
     """Count per layer, with what lies in host RAM beside the engine's caches. `count_again`: see `report_layers`."""
     copies = copies_bytes(count.use)
     # The buffer of logits rows in host RAM, which the engine's own counts leave out.
-    extra = copies + layout.slots * vocabulary_size * _ROW_VALUE_BYTES
+    extra = copies + layout.output_rows * vocabulary_size * _ROW_VALUE_BYTES
     use = report_layers(
         launch, layout, count, cells=cache_cells(layout), host_extra_bytes=extra, count_again=count_again
     )

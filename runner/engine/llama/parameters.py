@@ -87,8 +87,8 @@ def context_parameters(layout: Layout) -> Any:
     struct.n_ctx = cache_cells(layout)
     struct.n_seq_max = layout.slots
     struct.n_batch, struct.n_ubatch = batch_sizes(layout)
-    # Logits are wanted for one input of each sequence at most; the default would reserve them for a whole batch.
-    struct.n_outputs_max = layout.slots
+    # The default would reserve logits for a whole batch.
+    struct.n_outputs_max = layout.output_rows
     struct.n_threads = struct.n_threads_batch = layout.threads
     struct.type_k, struct.type_v = (_CACHE_TYPES[name] for name in layout.cache_types)
     struct.flash_attn_type = _FLASH_ATTENTION[layout.flash_attention]

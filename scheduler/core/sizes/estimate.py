@@ -100,7 +100,7 @@ def sizes_by_facts(facts: ModelFacts, layout: Layout) -> LayerSizes:
 
 def beside_bytes(facts: ModelFacts, layout: Layout, cached_bytes: int) -> int:
     """Return the host RAM of a runner for any layout: copies of prompts and states, rows of logits."""
-    rows = layout.slots * facts.vocabulary_size * _ROW_VALUE_BYTES
+    rows = layout.output_rows * facts.vocabulary_size * _ROW_VALUE_BYTES
     return min(COPIES_BYTES_MAX, COPIES_MAX * cached_bytes) + rows
 
 

@@ -36,7 +36,7 @@ class SimulatedContext:
         self.shares_cells = True
         self.pointer = 0
         self.embedding = 1
-        self.ubatch_tokens = batch_tokens
+        self.ubatch_tokens = self.outputs_max = batch_tokens
         self.causal = True
         self.row_calls: list[int] = []  # indices of calls that held rows of images
         self.whole_calls: list[int] = []  # of those, the ones whose inputs all see each other
@@ -159,6 +159,7 @@ class Simulation:
         batch_tokens: int = 32,
         rules: MemoryRules | None = None,
         whole_images: bool = False,
+        **options: Any,
     ) -> None:
         self.context = SimulatedContext(cells=cells, slots=slots, batch_tokens=batch_tokens)
         self.slot_tokens = slot_tokens or cells // slots
@@ -175,7 +176,7 @@ class Simulation:
             context,
             self.table,
             listener,
-            BatchedOptions(verify=True),
+            BatchedOptions(verify=True, **options),
             self.media,
             threads,
             _NoTimes(on_devices=True),

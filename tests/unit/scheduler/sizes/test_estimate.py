@@ -80,7 +80,7 @@ def test_an_estimate_has_the_copies_that_a_runner_keeps_in_host_ram() -> None:
     assert (COPIES_MAX, COPIES_BYTES_MAX) == (runner_layout.COPIES_MAX, runner_layout.COPIES_BYTES_MAX)
     report = estimated(on(1, 2))
     cached = sum(part.cache_bytes for part in report.devices) + report.host.layer_cache_bytes[0]
-    rows = on(1, 2).slots * FACTS.vocabulary_size * 4
+    rows = on(1, 2).output_rows * FACTS.vocabulary_size * 4
     assert report.host.layer_cache_bytes[-1] == COPIES_MAX * cached + rows
     whole = estimated(on(4))
     assert whole.host.cache_bytes == report.host.layer_cache_bytes[-1], "wherever the layers lie"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from common.errors import InvalidRequest
-from common.spec.layout import DeviceLayers, FlashAttention, Layout, SplitMode
+from common.spec.layout import DRAFTED_TOKENS_MAX, DeviceLayers, FlashAttention, Layout, SplitMode
 from runner.core.layout.layout import resolve_layout
 from runner.engine.bindings import ggml
 from runner.engine.llama.parameters import context_parameters, model_parameters
@@ -40,9 +40,9 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     ("fields", "expected"),
     [
         ({"context_tokens": 2048}, {"n_ctx": 8192}),
-        ({"slots": 8}, {"n_ctx": 8192, "n_seq_max": 8, "n_outputs_max": 8}),
+        ({"slots": 8}, {"n_ctx": 8192, "n_seq_max": 8, "n_outputs_max": 8 + DRAFTED_TOKENS_MAX}),
         ({"batch_tokens": 512}, {"n_batch": 512, "n_ubatch": 512}),
-        ({"batch_tokens": 2}, {"n_batch": 4, "n_ubatch": 4}),
+        ({"batch_tokens": 2}, {"n_batch": 4, "n_ubatch": 4, "n_outputs_max": 4}),
         ({"threads": 7}, {"n_threads": 7, "n_threads_batch": 7}),
         ({"cache_type_k": "q8_0"}, {"type_k": 8}),
         ({"cache_type_v": "q4_0"}, {"type_v": 2}),

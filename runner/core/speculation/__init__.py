@@ -1,0 +1,1 @@
+"""Speculation: tokens that are guessed, and evaluated together with the one that is certain. Pure."""

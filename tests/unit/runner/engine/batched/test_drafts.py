@@ -1,0 +1,133 @@
+"""Drafted tokens in the engine's loop over a simulated context: right, wrong, failing, and where cells run out."""
+
+import random
+import time
+from typing import Any
+
+import pytest
+
+from runner.core.sequence.slots import MemoryRules
+from runner.core.speculation.drafters import Drafter
+from runner.engine.batched.drafts import DRAFT_NS_MAX
+from runner.engine.batched.sequence import Sequence
+from tests.unit.runner.engine.batched.test_loop import following
+from tests.unit.runner.simulated_context import VOCABULARY, Simulation
+
+
+class Guesser:
+    """Knows the simulated model, and is wrong at some places."""
+
+    trust = 2
+
+    def __init__(self, sequence: Sequence, share: float) -> None:
+        self._sequence = sequence
+        self._share = share
+        self._chance = random.Random(sequence.id)
+
+    def draft(self, limit: int) -> list[int]:
+        (newest,) = self._sequence.pending
+        return [
+            (newest + 1 + place) % VOCABULARY if self._chance.random() < self._share else 0
+            for place in range(max(0, limit))
+        ]
+
+
+def guessing(share: float, drafted: int, **fields: Any) -> Simulation:
+    def drafters(sequence: Sequence) -> list[Drafter]:
+        return [Guesser(sequence, share)]
+
+    return Simulation(drafters=drafters, drafted_tokens=drafted, **fields)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_answers_are_those_of_the_model_however_much_is_guessed(share: float) -> None:
+    simulation = guessing(share, 7)
+    ids = [simulation.submit([number, number + 1], max_tokens=30, speculates=True) for number in range(3)]
+    simulation.run()
+    for sequence_id, number in zip(ids, range(3), strict=True):
+        assert simulation.recorder.tokens(sequence_id) == following(number + 1, 30)
+    drafted = sum(report.drafted_tokens for report in simulation.recorder.reports)
+    accepted = sum(report.accepted_tokens for report in simulation.recorder.reports)
+    assert drafted > 0
+    assert accepted == drafted if share == 1.0 else accepted < drafted
+    assert len(simulation.context.calls) < 20 or share < 1.0
+
+
+def test_a_request_that_wants_no_drafts_has_none() -> None:
+    simulation = guessing(1.0, 7)
+    simulation.submit([1, 2], max_tokens=10)
+    simulation.run()
+    assert len(simulation.context.calls) == 10
+
+
+def test_memory_that_cannot_go_back_has_no_drafts() -> None:
+    def drafters(sequence: Sequence) -> list[Drafter]:
+        return [Guesser(sequence, 1.0)]
+
+    simulation = Simulation(rules=MemoryRules(erases_tail=False), drafters=drafters, drafted_tokens=3)
+    simulation.submit([1, 2], max_tokens=10, speculates=True)
+    simulation.run()
+    assert len(simulation.context.calls) == 10
+
+
+def test_where_cells_run_out_drafts_are_left_out_before_anything_is_evicted() -> None:
+    simulation = guessing(1.0, 15, cells=32, slots=2, slot_tokens=40)
+    simulation.submit([50, 51, 52, 53], max_tokens=2)
+    simulation.run()
+    running = simulation.submit([1, 2], max_tokens=30, speculates=True)
+    held = []
+    while simulation.turn():
+        held.append((simulation.context.refused, len(simulation.table.slots[0].held)))
+    assert simulation.recorder.tokens(running) == following(2, 30)
+    first = min(idle for refused, idle in held if refused == 1)
+    assert first > 0, "the call was repeated without drafts, and the idle slot kept what it held"
+    assert not simulation.recorder.failures()
+
+
+class Slow:
+    trust = 0
+
+    def draft(self, limit: int) -> list[int]:
+        clock = time.thread_time_ns
+        began_ns = clock()
+        while clock() - began_ns <= DRAFT_NS_MAX:
+            pass
+        return []
+
+
+class Broken:
+    trust = 0
+
+    def draft(self, limit: int) -> list[int]:
+        raise ValueError("broken")
+
+
+@pytest.mark.parametrize("kind", [Slow, Broken])
+def test_a_drafter_that_stalls_or_fails_is_switched_off_for_its_sequence(kind: type[Slow] | type[Broken]) -> None:
+    simulation = Simulation(drafters=lambda _: [kind()])
+    ids = [simulation.submit([number, number + 1], max_tokens=8, speculates=True) for number in (1, 9)]
+    simulation.run()
+    for sequence_id, number in zip(ids, (2, 10), strict=True):
+        assert simulation.recorder.tokens(sequence_id) == following(number, 8)
+    assert sum(report.drafters_off for report in simulation.recorder.reports) == 2
+
+
+def test_drafts_survive_a_storm_of_requests_that_come_and_go() -> None:
+    chance = random.Random(1)
+    simulation = guessing(0.7, 7, cells=160, slots=4, slot_tokens=48)
+    wanted: dict[int, list[int]] = {}
+    for _ in range(400):
+        if chance.random() < 0.2:
+            first, count = chance.randrange(50), chance.randrange(1, 60)
+            shifts = count > 40
+            sequence_id = simulation.submit([first], max_tokens=count, speculates=True, shift=True)
+            if not shifts:
+                wanted[sequence_id] = following(first, count)
+        if wanted and chance.random() < 0.03:
+            simulation.loop.cancel(cancelled := chance.choice(list(wanted)))
+            del wanted[cancelled]
+        simulation.turn()
+    simulation.run()
+    assert not simulation.recorder.failures()
+    for sequence_id, tokens in wanted.items():
+        assert simulation.recorder.tokens(sequence_id) == tokens
