@@ -30,7 +30,7 @@ def process_state(pid: int, thread_id: int | None = None) -> str:
         return ""
 
 
-class Fault(ABC):
+class InjectedFault(ABC):
     """Something that breaks."""
 
     @abstractmethod
@@ -50,7 +50,7 @@ class Fault(ABC):
 
 
 @dataclass(slots=True)
-class ProcessFault(Fault):
+class ProcessFault(InjectedFault):
     """A fault of the process `pid`, which the caller may signal and trace."""
 
     pid: int
@@ -60,11 +60,11 @@ class Killed(ProcessFault):
     """SIGKILL. Its supervisor heals it."""
 
     def inject(self) -> None:
-        """See Fault."""
+        """See InjectedFault."""
         os.kill(self.pid, signal.SIGKILL)
 
     def has_happened(self) -> bool:
-        """See Fault."""
+        """See InjectedFault."""
         return process_state(self.pid) in ("", "Z", "X")
 
 
@@ -78,7 +78,7 @@ class Stopped(ProcessFault):
     _waker: "subprocess.Popen[bytes] | None" = None
 
     def inject(self) -> None:
-        """See Fault."""
+        """See InjectedFault."""
         os.kill(self.pid, 0)
         self._waker = subprocess.Popen(
             ["/bin/sh", "-c", 'read -r _; kill -CONT "$0"', str(self.pid)],
@@ -89,11 +89,11 @@ class Stopped(ProcessFault):
         os.kill(self.pid, signal.SIGSTOP)
 
     def has_happened(self) -> bool:
-        """See Fault."""
+        """See InjectedFault."""
         return process_state(self.pid) == "T"
 
     def heal(self) -> None:
-        """See Fault."""
+        """See InjectedFault."""
         if self._waker is not None:
             self._waker.communicate()
 
@@ -112,7 +112,7 @@ class ThreadBlocked(ProcessFault):
     _error: OSError | None = None
 
     def inject(self) -> None:
-        """See Fault."""
+        """See InjectedFault."""
         self._thread_id = self._find()
         attached = threading.Event()
         self._tracer = threading.Thread(target=self._trace, args=(attached,), name="tracer", daemon=True)
@@ -122,11 +122,11 @@ class ThreadBlocked(ProcessFault):
             raise self._error
 
     def has_happened(self) -> bool:
-        """See Fault."""
+        """See InjectedFault."""
         return process_state(self.pid, self._thread_id) == "t"
 
     def heal(self) -> None:
-        """See Fault."""
+        """See InjectedFault."""
         self._released.set()
         if self._tracer is not None:
             self._tracer.join()
@@ -161,7 +161,7 @@ class ThreadBlocked(ProcessFault):
 
 
 @dataclass(slots=True)
-class DiskFilled(Fault):
+class DiskFilled(InjectedFault):
     """The file system of a directory has no more than `leave_bytes`. The file has no name and goes with its process."""
 
     directory: Path
@@ -170,7 +170,7 @@ class DiskFilled(Fault):
     _filled_bytes: int = 0
 
     def inject(self) -> None:
-        """See Fault."""
+        """See InjectedFault."""
         self._file = os.open(self.directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         piece = _PIECE_BYTES_MAX
         while piece >= _PIECE_BYTES_MIN and (room := self._free_bytes() - self.leave_bytes) >= _PIECE_BYTES_MIN:
@@ -183,11 +183,11 @@ class DiskFilled(Fault):
                 piece //= 2
 
     def has_happened(self) -> bool:
-        """See Fault."""
+        """See InjectedFault."""
         return self._free_bytes() <= self.leave_bytes + _PIECE_BYTES_MIN
 
     def heal(self) -> None:
-        """See Fault."""
+        """See InjectedFault."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -76,7 +76,7 @@ class _Debts:
 
 
 @dataclass(slots=True)
-class Turn:
+class SenderTurn:
     """Turn of one request, which others of its sender may wait for."""
 
     lock: asyncio.Lock | None = None
@@ -125,13 +125,13 @@ class ConstraintChecks:
                 raise QueueFull(_BUSY, retry_after_s=1.0) from error
         return replace(constraint, lark=passed.lark, is_slow=passed.is_slow)
 
-    async def turn(self, constraint: Constraint) -> "Turn":
+    async def turn(self, constraint: Constraint) -> "SenderTurn":
         """Wait until a slot may be taken for a constraint; end the turn once a runner has compiled it."""
         if not constraint.is_slow:
-            return Turn()
+            return SenderTurn()
         lock = self._turns.setdefault(self._sender(), asyncio.Lock())
         await lock.acquire()
-        return Turn(lock)
+        return SenderTurn(lock)
 
     def _known(self, sender: str, key: bytes) -> _Passed | None:
         """Return a constraint that has passed; raise if it was refused."""

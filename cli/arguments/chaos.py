@@ -12,7 +12,7 @@ from cli.errors import CommandFailed, ExitCode
 app = typer.Typer()
 
 
-class Fault(StrEnum):
+class FaultKind(StrEnum):
     """Kinds of faults."""
 
     KILL = "kill"
@@ -25,7 +25,7 @@ class Fault(StrEnum):
 @app.command()
 def chaos(
     fault: Annotated[
-        Fault,
+        FaultKind,
         typer.Argument(
             help="kill, stop: a runner or a service. block: the engine thread of a runner. disk: fill it. "
             "memory: take that of a device."

@@ -32,7 +32,7 @@ from gateway.answers.output import plan_output
 from gateway.answers.prompt import make_prompt
 from gateway.answers.record import RequestRecord
 from gateway.answers.vectors import Vectors
-from gateway.constraint_checks import ConstraintChecks, Turn
+from gateway.constraint_checks import ConstraintChecks, SenderTurn
 from gateway.core.dispatch.prompt_prefixes import NO_PREFIXES, name_prefixes
 from gateway.core.dispatch.replica_choice import ReplicaNeed
 from gateway.core.dispatch.resume import AGAIN_S_MIN, Quarantine, RetryBudget, again_after_s, poison_name
@@ -184,7 +184,9 @@ class Inference:
             spent = Spent()
             connection: Connection | None = None
             turn = (
-                Turn() if work.constraint is None else await generation.within(self._constraints.turn(work.constraint))
+                SenderTurn()
+                if work.constraint is None
+                else await generation.within(self._constraints.turn(work.constraint))
             )
             try:
                 with tracing.begin("queue", {"gen_ai.request.model": slot.model_name}) as queue:

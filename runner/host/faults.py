@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common.clock import MS_PER_S
 from common.errors import InvalidRequest, ModelUnavailable, NotSupported, PermissionDenied, PlacementMismatch
-from common.process_faults import DiskFilled, Fault, Killed, Stopped, ThreadBlocked
+from common.process_faults import DiskFilled, InjectedFault, Killed, Stopped, ThreadBlocked
 from common.telemetry.logs import get_logger
 from protos import host_pb2
 from runner.core.host.environment import child_environment
@@ -68,7 +68,7 @@ class NodeFaults:
             fault.heal()
             log.warning("fault.ended", **fields)
 
-    def _fault(self, request: host_pb2.InjectFaultRequest) -> tuple[Fault, str]:
+    def _fault(self, request: host_pb2.InjectFaultRequest) -> tuple[InjectedFault, str]:
         """Return the fault and what it is for people."""
         target = request.target
         match request.kind:
@@ -96,7 +96,7 @@ class NodeFaults:
             raise PlacementMismatch(f"no runner of placement {placement_id!r} runs on this node")
         return pid
 
-    def _memory(self, request: host_pb2.InjectFaultRequest) -> Fault:
+    def _memory(self, request: host_pb2.InjectFaultRequest) -> InjectedFault:
         device = self.devices.child_request(request.target)
         arguments = ["--hold", device.device_id, "--backend", device.backend, "--leave", str(request.leave_bytes)]
         arguments += ["--rpc", device.rpc_address] if device.rpc_address else []
@@ -104,7 +104,7 @@ class NodeFaults:
 
 
 @dataclass(slots=True)
-class MemoryTaken(Fault):
+class MemoryTaken(InjectedFault):
     """A child process holds memory of a device."""
 
     arguments: list[str]
@@ -113,7 +113,7 @@ class MemoryTaken(Fault):
     _held_bytes: int = 0
 
     def inject(self) -> None:
-        """See Fault."""
+        """See InjectedFault."""
         self._child = subprocess.Popen(
             runner_command("probe", self.arguments),
             stdin=subprocess.PIPE,
@@ -125,17 +125,17 @@ class MemoryTaken(Fault):
         self._held_bytes = int(self._child.stdout.readline() or b"0")
 
     def has_happened(self) -> bool:
-        """See Fault."""
+        """See InjectedFault."""
         return self._held_bytes > 0 and self._child is not None and self._child.poll() is None
 
     def heal(self) -> None:
-        """See Fault."""
+        """See InjectedFault."""
         if self._child is not None:
             self._child.kill()
             self._child.communicate()
 
 
-async def _proven(fault: Fault, text: str) -> None:
+async def _proven(fault: InjectedFault, text: str) -> None:
     """Return once the fault shows.
 
     Raises:
@@ -143,7 +143,7 @@ async def _proven(fault: Fault, text: str) -> None:
     """
     try:
         async with asyncio.timeout(_HAPPENS_WITHIN_S):
-            while not fault.has_happened():  # noqa: ASYNC110  # the kernel shows it, and tells nobody
+            while not fault.has_happened():  # noqa: ASYNC110  # the kernel has no event for it
                 await asyncio.sleep(_LOOK_S)
     except TimeoutError as error:
         raise ModelUnavailable(f"{text}: that did not happen") from error

@@ -70,7 +70,7 @@ LANES = tuple(Lane(kind, dialect) for kind, dialects in KINDS.items() for dialec
 
 @dataclass(slots=True)
 class Answer:
-    """What a client has read. `error`: why there is no more."""
+    """Everything that a client has read. `error`: reason of its end."""
 
     said: dict[str, str] = field(default_factory=dict)
     ends: list[str] = field(default_factory=list)

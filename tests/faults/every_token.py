@@ -44,7 +44,7 @@ FAULTS = ("killed", "blocked", "drained", "vanished")
 
 @dataclass
 class Tally:
-    """What became of the answers that one fault met."""
+    """Outcomes of the answers that one fault met."""
 
     rounds: int = 0
     answers: int = 0

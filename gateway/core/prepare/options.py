@@ -57,19 +57,10 @@ def plan_answer(
         keep_tokens=cast(int, merged.get("num_keep", 4)),
         stop=cast(tuple[str, ...], merged.get("stop", ())),
         cache_prompt=cast(bool, merged.get("cache_prompt", True)),
-        speculates=_speculates(cast(str, merged.get("speculative", "auto")), given, seed),
+        speculates=merged.get("speculative", "auto") == "on",
         context_tokens=context_tokens,
         think_budget=cast(int | None, merged.get("think_budget")),
     )
-
-
-def _speculates(wanted: str, sampling: Mapping[str, Any], seed: int) -> bool:
-    """Return True if drafted tokens may be evaluated, whose calls may round in another way.
-
-    With "auto" only where no answer is expected to repeat itself: samples without a seed.
-    """
-    repeatable = seed != _DRAW or sampling.get("temperature", _DEFAULT.temperature) <= 0
-    return wanted == "on" or (wanted == "auto" and not repeatable)
 
 
 def _check_against_model(requested: Mapping[str, OptionValue], model: ModelInfo, context_tokens: int | None) -> None:

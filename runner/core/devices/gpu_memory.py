@@ -53,7 +53,7 @@ class GpuMemory:
 
     @property
     def key(self) -> str:
-        """Return what tells it from others: its address, or the UUID of a slice."""
+        """Return its identity: the PCI address, or the UUID of a slice."""
         return self.uuid if is_slice(self.uuid) else self.pci_id
 
     @classmethod

@@ -15,7 +15,7 @@ Round = dict[str, Any]  # fault, proven, figures, load: JSON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """What is asked for and what was measured; nothing measured is a miss."""
+    """A bound and its measured value; no value is a miss."""
 
     name: str
     asked: str

@@ -26,7 +26,7 @@ _REFUSALS = frozenset({429, 503})
 
 @dataclass(slots=True)
 class Tally:
-    """What became of requests. Accepted ones were answered 200; each must end once, in "ok" or an explicit error."""
+    """Outcomes of requests. Accepted ones were answered 200; each must end once, in "ok" or an explicit error."""
 
     asked: int = 0
     accepted: int = 0

@@ -33,7 +33,7 @@ STOP_S_MAX = 40.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a process runs: an address and, with a namespace, a machine of its own."""
+    """Place of a process: an address and, with a namespace, a machine of its own."""
 
     address: str = "127.0.0.1"
     namespace: str = ""
@@ -41,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """How a process is started. `port` is the one that others dial."""
+    """Command of a process. `port` is the one that others dial."""
 
     module: Sequence[str]
     environment: dict[str, str]

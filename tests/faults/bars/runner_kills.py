@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop, total
 from tests.faults.bars.rig import running_rig
-from tests.faults.faults import Killed
+from tests.faults.faults import Killed, verify
 
 REPLICAS = 3
 PER_SECOND = 10.0
@@ -31,7 +31,7 @@ async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
                 fault = Killed(victim)
                 fault.inject()
                 begun_s = time.monotonic()
-                await asyncio.to_thread(fault.verify)
+                await asyncio.to_thread(verify, fault)
                 await rig.serves(REPLICAS, without=frozenset({victim}))
                 back_s = time.monotonic() - begun_s
                 await asyncio.sleep(min(size, BETWEEN_KILLS) / 2 / PER_SECOND)

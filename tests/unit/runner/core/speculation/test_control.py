@@ -1,4 +1,4 @@
-"""How many drafted tokens a call evaluates: by the time of calls and the share of right guesses."""
+"""The number of drafted tokens in a call follows the time of calls and the share of right guesses."""
 
 import itertools
 import random
