@@ -183,11 +183,9 @@ class Inference:
             slot = self._slot_request(work, generation)
             spent = Spent()
             connection: Connection | None = None
-            turn = (
-                SenderTurn()
-                if work.constraint is None
-                else await generation.within(self._constraints.turn(work.constraint))
-            )
+            turn = SenderTurn()
+            if work.constraint is not None:
+                turn = await generation.within(self._constraints.turn(work.constraint))
             try:
                 with tracing.begin("queue", {"gen_ai.request.model": slot.model_name}) as queue:
                     joined_s = self._clock.now_s()

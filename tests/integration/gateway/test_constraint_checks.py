@@ -137,7 +137,7 @@ async def test_what_has_passed_goes_to_runners_converted(checks: ConstraintCheck
     assert (usual.json_schema, usual.is_slow) == (schema(1).json_schema, False)
     assert usual.lark.startswith("%llguidance")
     assert await checks.check(schema(1)) == usual
-    many = {f"p{number}": {"type": "string"} for number in range(300)}
+    many = {f"p{number}": {"type": "string"} for number in range(480)}
     assert (await checks.check(Constraint(json_schema=json.dumps({"properties": many})))).is_slow
 
 
