@@ -21,7 +21,6 @@ from runner.engine.contract.engine import Engine, EngineListener, LoadedModel, L
 from tests.engines.engine import Opened, PlainEngine
 from tests.engines.fake_model import FakeVocabulary, fake_choice, fake_logits, prompt_key
 from tests.engines.fake_options import FakeOptions, parse_fake_options
-from tests.engines.paced import PacedEngine
 from tests.engines.plain_loop import Inputs
 from tests.engines.plain_sequence import PlainSequence
 
@@ -165,5 +164,7 @@ def open_engine(files: ModelFiles, layout: Layout, options: str) -> Engine:
     """Open the engine, as `runner.engine.opening` does."""
     parsed = parse_fake_options(options)
     if parsed.real:
+        from tests.engines.paced import PacedEngine  # only this one needs llama.cpp
+
         return PacedEngine(files, replace(layout, engine=""), step_s=parsed.step_s)
     return FakeEngine(files, layout, parsed)

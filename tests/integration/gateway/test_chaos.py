@@ -37,12 +37,12 @@ NODE, PLACEMENT = "node-1", "11111111-2222"
 MIB = 2**20
 # A process whose thread "engine" waits, as one that computes would.
 VICTIM = """
-import threading, time
+import threading
 from runner.engine.threads.engine_thread import mark_engine_thread
 def run():
     mark_engine_thread()
     print("ready", flush=True)
-    time.sleep(600)
+    threading.Event().wait()
 threading.Thread(target=run, daemon=True).start()
 input()
 """
