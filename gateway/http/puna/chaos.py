@@ -19,6 +19,7 @@ from gateway.http.endpoint.router import Route
 from gateway.http.endpoint.service import Endpoints, Service
 from gateway.http.endpoint.streaming import stream_ndjson
 from gateway.http.puna.operations import NODE_LENGTH_MAX
+from gateway.keys.visits import current_key
 from protos import host_pb2
 
 log = get_logger()
@@ -74,6 +75,8 @@ class Chaos(Endpoints):
         body = validated(ChaosBody, await exchange.json())
         if self.service.is_production:
             raise PermissionDenied("this cluster is marked as production (PUNA_PRODUCTION) and takes no faults")
+        if current_key() is None:
+            raise PermissionDenied("faults need a key with the scope admin:cluster; this gateway asks for no keys")
         log.warning("fault.asked", fault=body.fault, node=body.node, target=body.target, duration_s=body.duration_s)
         async with self.service.work_feed(self._steps(body), exchange.record) as feed:
             await stream_ndjson(exchange, feed, _lines)

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from cli.commands.chaos import Order, carry_out
+from cli.commands.keys import create
 from cli.errors import CommandFailed
 from cli.server import Server
 from common.grpc.server import bind_server
@@ -85,11 +86,19 @@ def victim() -> Iterator["subprocess.Popen[bytes]"]:
 
 
 @pytest.fixture
-def breakable(start_cluster: StartCluster, victim: "subprocess.Popen[bytes]", tmp_path: Path) -> Callable[..., Any]:
-    """Start a gateway and a node that it breaks."""
+def breakable(
+    start_cluster: StartCluster,
+    victim: "subprocess.Popen[bytes]",
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., Any]:
+    """Start a gateway and a node that it breaks. Clients send a key that may do so."""
+    file = tmp_path / "keys.json"
+    create({"owner": "ada", "tenant": "ada", "scopes": ["admin:cluster"]}, file, as_json=True)
+    key = json.loads(capsys.readouterr().out)["key"]
 
     @asynccontextmanager
-    async def start(*, production_node: bool = False, **settings: Any) -> AsyncIterator[Cluster]:
+    async def start(*, production_node: bool = False, has_keys: bool = True, **settings: Any) -> AsyncIterator[Cluster]:
         runners = {PLACEMENT: cast("HostRunner", OneRunner(victim.pid))}
         faults = NodeFaults(
             users=DeviceUsers(runners=runners),
@@ -106,7 +115,10 @@ def breakable(start_cluster: StartCluster, victim: "subprocess.Popen[bytes]", tm
         )
         await server.start()
         try:
-            async with start_cluster(scheduler=SchedulerOfOneNode(node_address=server.address), **settings) as cluster:
+            scheduler = SchedulerOfOneNode(node_address=server.address)
+            of_keys = {"api_keys_file": str(file)} if has_keys else {}
+            async with start_cluster(scheduler=scheduler, **of_keys, **settings) as cluster:
+                cluster.http.headers["authorization"] = f"Bearer {key}"
                 yield cluster
         finally:
             await server.stop(1)
@@ -203,8 +215,23 @@ async def test_nothing_that_is_marked_as_production_is_broken(
         assert state_of(victim.pid) == "S"
 
 
+async def test_a_gateway_without_keys_breaks_nothing(
+    breakable: Callable[..., Any], victim: "subprocess.Popen[bytes]"
+) -> None:
+    async with breakable(has_keys=False) as cluster:
+        answer = await cluster.http.post(PATH, json=body("kill"))
+        assert (answer.status_code, "admin:cluster" in answer.text) == (403, True), answer.text
+        assert state_of(victim.pid) == "S"
+
+
 async def test_a_service_is_only_broken_where_it_runs(breakable: Callable[..., Any], tmp_path: Path) -> None:
     order = Order(fault="stop", target="redis", node="", duration_s=1, leave_bytes=0)
     async with breakable() as cluster:
         with pytest.raises(CommandFailed, match="no redis runs in"):
-            await asyncio.to_thread(carry_out, Server(cluster.url), order, home=tmp_path, say=print)
+            await asyncio.to_thread(
+                carry_out,
+                Server(cluster.url, cluster.http.headers["authorization"].removeprefix("Bearer ")),
+                order,
+                home=tmp_path,
+                say=print,
+            )
