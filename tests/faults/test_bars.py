@@ -1,6 +1,7 @@
 """A seeded sample of each bar that `make faults` runs at full strength, and bars that notice what they must."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,10 @@ from tests.faults.bars.open_loop import Tally, read_answer
 from tests.waiting import Stopwatch
 
 
+@pytest.mark.skipif(
+    not os.environ.get("PUNA_FAULTS_SAMPLE"),
+    reason="takes minutes and was not yet timed on a quiet machine: set PUNA_FAULTS_SAMPLE=1",
+)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("bar", BARS, ids=[bar.key for bar in BARS])
 def test_a_sample_of_the_bar_is_met(bar: Bar, tmp_path: Path) -> None:

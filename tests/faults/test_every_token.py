@@ -1,5 +1,6 @@
 """A seeded sample of `tests.faults.every_token`: the real engine loses answers of every kind, and nobody sees it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ SEED = 15
 ROUNDS_MAX = 3  # an answer that was over before the fault proves nothing
 
 
+@pytest.mark.skipif(
+    not os.environ.get("PUNA_FAULTS_SAMPLE"),
+    reason="takes minutes and was not yet timed on a quiet machine: set PUNA_FAULTS_SAMPLE=1",
+)
 @pytest.mark.timeout(900)
 @pytest.mark.behaviour("B-140")
 async def test_answers_of_the_real_engine_are_the_same_whatever_breaks_after_any_token(tmp_path: Path) -> None:
