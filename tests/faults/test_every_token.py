@@ -1,4 +1,4 @@
-"""A seeded sample of `tests.faults.every_token`: the real engine loses answers of every kind, and nobody sees it."""
+"""A seeded sample of `tests.faults.every_token`: answers of every kind stay equal when their replica is lost."""
 
 import os
 from pathlib import Path

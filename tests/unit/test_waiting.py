@@ -16,7 +16,7 @@ CORES = os.cpu_count() or 1
 
 
 def samples(*, busy_s: float, own_s: float) -> Iterator[Usage]:
-    """A second of all processors, in which somebody used some of it."""
+    """Processor time of one second, by process tree."""
     key = (1, 1)
     yield Usage(0.0, 0.0, {key: OwnProcess(None, 0.0, 0.0)})
     while True:

@@ -106,7 +106,7 @@ class Rig:
         return found
 
     def nodes(self) -> list[dict[str, Any]]:
-        """As the cluster shows them; none while nobody answers."""
+        """Return them as the cluster shows them; none while it does not answer."""
         with suppress(httpx.TransportError, ValueError):
             answer = httpx.get(f"{self.url}/puna/v1/nodes", headers={"x-api-key": self.key}, timeout=5, trust_env=False)
             if answer.status_code == httpx.codes.OK:

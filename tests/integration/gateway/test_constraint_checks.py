@@ -23,7 +23,7 @@ SLOW = Constraint(
     schemas={f"s{number}": WIDE.replace("p1", f"q{number}") for number in range(16)},
 )
 SLOW_S = 0.5
-_sender = ContextVar("sender", default="somebody")
+_sender = ContextVar("sender", default="ada")
 
 
 @pytest.fixture
