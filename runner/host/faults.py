@@ -1,7 +1,9 @@
 """Faults of this node for exercises: each is proven, lasts as long as its call, and is undone with it."""
 
 import asyncio
+import errno
 import os
+import select
 import subprocess
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ log = get_logger()
 DURATION_MS_MAX = 3_600_000
 _HAPPENS_WITHIN_S = 5.0
 _LOOK_S = 0.02
+_HOLD_S_MAX = 60.0  # a GPU's driver may take seconds to start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +125,9 @@ class MemoryTaken(InjectedFault):
             start_new_session=True,
         )
         assert self._child.stdout is not None
+        if not select.select([self._child.stdout], [], [], _HOLD_S_MAX)[0]:
+            self._child.kill()
+            raise TimeoutError(errno.ETIMEDOUT, "the device does not answer")
         self._held_bytes = int(self._child.stdout.readline() or b"0")
 
     def has_happened(self) -> bool:
