@@ -13,6 +13,8 @@ import sys
 from time import process_time
 from typing import Any
 
+from llguidance import LLMatcher
+
 from common.errors import InvalidRequest
 from common.sandbox.worker_process import serve_frames
 from runner.core.grammar.constraint_text import LARK_BYTES_MAX, ConstraintText, lark_text
@@ -46,16 +48,21 @@ def _checked(key: ConstraintText) -> str:
     shared = compile_grammar(lark, _BYTES)
     # The work of a first token, which a runner does before the answer, and of a second one.
     matcher = shared.deep_copy()
+    _check_error(matcher, key.kind)
     mask = int.from_bytes(matcher.compute_bitmask(), "little") & ((1 << _BYTES.size) - 1)
-    is_complete = matcher.is_accepting()
+    # Without a possible first token the matcher has an error as well, with an internal name as its text.
+    if not mask and not matcher.is_accepting():
+        raise InvalidRequest(f"{key.kind} cannot be used: no answer matches it", param=key.kind)
     if mask:
         matcher.consume_token(mask.bit_length() - 1)
         matcher.compute_bitmask()
-    if matcher.is_error():
-        raise InvalidRequest(f"{key.kind} cannot be used: {error_text(matcher)}", param=key.kind)
-    if not mask and not is_complete:
-        raise InvalidRequest(f"{key.kind} cannot be used: no answer matches it", param=key.kind)
+    _check_error(matcher, key.kind)
     return lark if len(lark.encode()) <= LARK_BYTES_MAX else ""
+
+
+def _check_error(matcher: LLMatcher, kind: str) -> None:
+    if matcher.is_error():
+        raise InvalidRequest(f"{kind} cannot be used: {error_text(matcher)}", param=kind)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ HEAD = """\
 
 Bars of reliability, what was asked and what was measured. `make faults` runs them: faults are injected into a real
 cluster under an open-loop load, and each fault is proven to have happened. An interrupted run continues where it was.
-`FAULTS="--bars redis_down"` runs one bar, `--share 0.1` a tenth of its size. With PUNA_FAULTS_SAMPLE=1 the tests
+`FAULTS="--bars redis_down"` runs one bar, `--share 0.1` a tenth of its size. With FAULTS_SAMPLE=1 the tests
 run a sample of each bar (`tests/faults/test_bars.py`).
 
 In every bar, each accepted request must end exactly once, no answer may lose, double or change a token, and every

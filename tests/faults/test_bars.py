@@ -15,8 +15,8 @@ from tests.waiting import Stopwatch
 
 
 @pytest.mark.skipif(
-    not os.environ.get("PUNA_FAULTS_SAMPLE"),
-    reason="takes minutes and was not yet timed on a quiet machine: set PUNA_FAULTS_SAMPLE=1",
+    not os.environ.get("FAULTS_SAMPLE"),
+    reason="takes minutes and was not yet timed on a quiet machine: set FAULTS_SAMPLE=1",
 )
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("bar", BARS, ids=[bar.key for bar in BARS])

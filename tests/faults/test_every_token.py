@@ -12,8 +12,8 @@ ROUNDS_MAX = 3  # an answer that was over before the fault proves nothing
 
 
 @pytest.mark.skipif(
-    not os.environ.get("PUNA_FAULTS_SAMPLE"),
-    reason="takes minutes and was not yet timed on a quiet machine: set PUNA_FAULTS_SAMPLE=1",
+    not os.environ.get("FAULTS_SAMPLE"),
+    reason="takes minutes and was not yet timed on a quiet machine: set FAULTS_SAMPLE=1",
 )
 @pytest.mark.timeout(900)
 @pytest.mark.behaviour("B-140")
