@@ -6,7 +6,7 @@ no running replica can serve is loaded through the scheduler, once for all reque
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from common.clock import Clock
@@ -33,6 +33,7 @@ from gateway.core.request.answers import LoadUpdate, Queued
 from gateway.replicas.replicas import Connection, ReplicaPool
 from gateway.replicas.routes import RouteCache
 from protos import scheduler_pb2
+from runner.client import RunnerClient
 from scheduler.client import SchedulerClient
 
 log = get_logger()
@@ -261,7 +262,9 @@ class Dispatcher:
         queue_max: int,
         queue_wait_s: float,
         load_stall_s: float | None,
+        connect: Callable[[str, str], RunnerClient] = RunnerClient,
     ) -> None:
+        """`connect` opens the client of a replica, from its address and its peer."""
         self.routes = routes
         self._clock = clock
         self._queue_max = queue_max
@@ -270,7 +273,9 @@ class Dispatcher:
         self._next_number = 0
         self._waiting_bytes = 0
         self.loads = LoadJobs(scheduler=scheduler, routes=routes, stall_s=load_stall_s, listener=self)
-        self.pool = ReplicaPool(on_change=self._dispatch_all, is_current=lambda: routes.is_current)
+        self.pool = ReplicaPool(
+            on_change=self._dispatch_all, clock=clock, is_current=lambda: routes.is_current, connect=connect
+        )
         routes.subscribe(self._on_routes)
 
     def acquire_at_once(self, request: SlotRequest) -> Connection | None:

@@ -81,13 +81,15 @@ class ReplicaPool:
         on_change: Callable[[], None],
         clock: Clock | None = None,
         is_current: Callable[[], bool] = lambda: True,
+        connect: Callable[[str, str], RunnerClient] = RunnerClient,
     ) -> None:
-        """`is_current` returns False while no scheduler says what changes."""
+        """`is_current` returns False while no scheduler says what changes; `connect` opens the client of a replica."""
         self._on_change = on_change
         self._is_current = is_current
+        self._connect = connect
         self._clock = clock or SystemClock()
         self._connections: dict[str, Connection] = {}
-        self._retired: set[Connection] = set()  # that calls still stream on
+        self._retired: dict[Connection, None] = {}  # that calls still stream on, oldest first
         self._closing: set[asyncio.Task[None]] = set()
         self.poisoned = PoisonRequests(self._clock)
 
@@ -99,10 +101,10 @@ class ReplicaPool:
             for replica in route.replicas
             if replica.address
         }
-        for key in self._connections.keys() - wanted.keys():
+        for key in [key for key in self._connections if key not in wanted]:
             connection = self._connections.pop(key)
             connection.retired = True
-            self._retired.add(connection)
+            self._retired[connection] = None
             self._close_if_unused(connection)
         for key, (model_name, info) in wanted.items():
             if known := self._connections.get(key):
@@ -284,7 +286,7 @@ class ReplicaPool:
         connection = Connection(
             info=info,
             model_name=model_name,
-            runner=RunnerClient(info.address, runner_peer(info.node_id, info.placement_id)),
+            runner=self._connect(info.address, runner_peer(info.node_id, info.placement_id)),
             load=load,
             reported_s=self._clock.now_s(),
         )
@@ -327,7 +329,7 @@ class ReplicaPool:
 
     def _close_if_unused(self, connection: Connection) -> None:
         if connection.retired and connection.load.in_flight == 0:
-            self._retired.discard(connection)
+            self._retired.pop(connection, None)
             self._start_closing(connection)
 
     def _start_closing(self, connection: Connection) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from common.errors import PunaError, RunnerLost
 from gateway.core.dispatch.resume import average_after, stall_after_s
@@ -15,7 +15,7 @@ Event = TypeVar("Event")
 class OpenCalls:
     """The calls of one replica that stream now, and how long its events take on average."""
 
-    calls: "set[RunnerCall[object]]" = field(default_factory=set)
+    calls: "dict[RunnerCall[Any], None]" = field(default_factory=dict)  # oldest first
     average_gap_s: float | None = None
 
     def end_all(self, error: PunaError) -> None:
@@ -57,11 +57,11 @@ class RunnerCall(Generic[Event]):
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.current_task()
-        self._open.calls.add(self)  # type: ignore[arg-type]  # the set never looks into events
+        self._open.calls[self] = None
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._open.calls.discard(self)
+        self._open.calls.pop(self, None)
         if (close := getattr(self._events, "aclose", None)) is not None:
             await close()
 

@@ -32,7 +32,7 @@ class StatusBoard:
         self._draining = False
         self._loaded = LoadProgress(0.0, 0, 0)
         self._busy_until_s = clock.now_s()
-        self._watchers: set[_Watcher] = set()
+        self._watchers: dict[_Watcher, None] = {}  # in the order of their coming
         self.error_told = asyncio.Event()
         self.error: cluster_pb2.RunnerError | None = None
         self._keep_alive_ms: int | None = None
@@ -138,7 +138,7 @@ class StatusBoard:
         """Yield the status now and after every change; end after an error."""
         watcher = _Watcher()
         watcher.add(self.snapshot())
-        self._watchers.add(watcher)
+        self._watchers[watcher] = None
         try:
             while True:
                 if not await watcher.wait(REPORT_INTERVAL_S):
@@ -154,7 +154,7 @@ class StatusBoard:
                 if self._state == cluster_pb2.RUNNER_STATE_READY:
                     await asyncio.sleep(PUSH_INTERVAL_S)
         finally:
-            self._watchers.discard(watcher)
+            self._watchers.pop(watcher, None)
 
     def _held_prompt_ms(self) -> int:
         """Return the time to compute again all that the slots hold, at the speed seen so far."""
