@@ -1,0 +1,103 @@
+"""A cluster with gateways and runners in virtual time: seeds that hold the rules, and bugs that break them."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tests.simulation.cluster.node
+from gateway.converters import generation as converters
+from runner.core.host.fences import FenceVerdict
+from runner.serve.streams import StreamTable
+from tests.simulation.cluster.episode import Episode
+from tests.simulation.cluster.scenario import CALM, Plan, Scenario, Step
+from tests.simulation.cluster.shrink import Shrunk, rule_of, shrink
+
+SEEDS_MAX = 12  # in which a planted bug shows itself
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.behaviour("B-131", "B-133")
+def test_rules_hold_while_processes_die_hang_and_are_cut_off() -> None:
+    outcomes: Counter[str] = Counter()
+    happened: Counter[str] = Counter()
+    resumes = 0
+    for seed in (3, 4, 5):
+        result = Episode(Scenario.drawn(seed, Plan(seconds=30.0, faults_per_s=0.6))).run()
+        assert not result.violation, f"python -m tests.simulation --episode {seed}: {result.violation}"
+        outcomes += result.outcomes
+        happened += result.happened
+        resumes += result.resumes
+    assert outcomes["done"] > 100, outcomes
+    assert len(happened) > 8, happened
+    assert resumes > 0
+
+
+@pytest.mark.timeout(120)
+def test_every_request_is_answered_where_nothing_breaks() -> None:
+    result = Episode(Scenario.drawn(1, replace(CALM, seconds=20.0))).run()
+    assert not result.violation
+    assert set(result.outcomes) == {"done"}
+
+
+@pytest.mark.timeout(120)
+def test_an_episode_is_replayable_from_its_seed() -> None:
+    scenario = Scenario.drawn(6, Plan(seconds=15.0, faults_per_s=0.8))
+    first, second = Episode(scenario).run(), Episode(scenario).run()
+    assert (first.trace, first.events, first.outcomes) == (second.trace, second.events, second.outcomes)
+    assert first.happened
+
+
+def found(plan: Plan, rule: str) -> Shrunk:
+    """Return the shortest trace of the first seed that breaks a rule."""
+    for seed in range(1, SEEDS_MAX + 1):
+        scenario = Scenario.drawn(seed, plan)
+        violation = Episode(scenario).run().violation
+        if violation:
+            assert rule_of(violation) == rule, violation
+            return shrink(scenario, violation, runs_max=40)
+    raise AssertionError(f"no seed up to {SEEDS_MAX} shows the planted bug")
+
+
+@pytest.mark.timeout(300)
+def test_a_resume_that_drops_a_token_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = converters.generate_request
+
+    def dropping(**fields: Any) -> Any:
+        return honest(**{**fields, "delivered": fields["delivered"][:-1]})
+
+    monkeypatch.setattr(converters, "generate_request", dropping)
+    shortest = found(Plan(seconds=20.0, faults_per_s=0.6, faults=("kill_runner",), poison_share=0.0), "rule 4")
+    kinds = Counter(step.kind for step in shortest.scenario.steps)
+    assert kinds == {"request": 1, "kill_runner": 1}, shortest.text()
+    assert rule_of(Episode(shortest.scenario).run().violation) == "rule 4"
+
+
+@pytest.mark.timeout(300)
+def test_a_slot_that_stays_taken_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StreamTable, "close", lambda _self, _stream: None)
+    shortest = found(Plan(seconds=20.0, faults_per_s=0.6, faults=("client_leaves",), poison_share=0.0), "rule 5")
+    kinds = Counter(step.kind for step in shortest.scenario.steps)
+    assert kinds == {"request": 1, "client_leaves": 1}, shortest.text()
+
+
+# A leader whose commands are held up on their way to the nodes loses the store, too. A runner dies meanwhile: the old
+# leader's order to start it again arrives behind the new leader's.
+LATE_COMMAND = (
+    Step(0.5, "request", (0.0, 0.0, 10, 12, 200, 0.6, 0)),
+    Step(3.5, "isolate_leader", (0.0, 0.0, 8.0, 0.0)),
+    Step(3.6, "kill_runner", (0.0, 0.0, 0.0, 0.0)),
+    Step(5.5, "isolate_leader", (0.0, 0.0, 6.0, 1.0)),
+)
+
+
+@pytest.mark.timeout(300)
+def test_a_host_that_obeys_a_stale_fence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def obedient(*_: object, **__: object) -> FenceVerdict:
+        return FenceVerdict.ACCEPTED
+
+    scenario = Scenario(1, Plan(seconds=15.0), LATE_COMMAND)
+    assert not Episode(scenario).run().violation
+    monkeypatch.setattr(tests.simulation.cluster.node, "judge_fence", obedient)
+    assert rule_of(Episode(scenario).run().violation) == "rule 2"
