@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster.scheduler_process import SimScheduler
 
 LOOK_S = 1.0
+POISONED_MAX = 2
 BUSY_S = 12.0  # longer than a scheduler's view may be behind what is so
 
 
@@ -37,9 +38,12 @@ class Checks:
         self._fences: Counter[str] = Counter()
         self._leaks: Counter[str] = Counter()  # looks that found more sequences than calls, by runner
         self._busy_since_s: dict[str, float] = {}
+        self._poisoned: Counter[int] = Counter()  # runners that a request has ended, by its number
 
     def _fail(self, text: str) -> None:
-        raise Violation(f"at {self._episode.loop.time():.3f} s: {text}")
+        violation = Violation(f"at {self._episode.loop.time():.3f} s: {text}")
+        self._episode.network.bugs.append(violation)  # whatever becomes of the task that finds it
+        raise violation
 
     def on_handled(self, scheduler: SimScheduler, effects: list[Effect]) -> None:
         """Rule 1: no device is promised more than it has."""
@@ -90,6 +94,23 @@ class Checks:
         since_s = self._busy_since_s.get(runner.record.placement.incarnation, self._episode.loop.time())
         if runner.alive and not runner.paused and self._episode.loop.time() - since_s > BUSY_S:
             self._fail(f"rule 6: {runner.name} is stopped, busy since {since_s:.1f} s")
+
+    def on_poisoned(self, runner: RunnerProcess, numbers: list[int]) -> None:
+        """A request that ended two runners is not tried a third time.
+
+        Of several requests none is surely to blame, and a gateway blames the one that is on probation there.
+        """
+        if len(numbers) > 1:
+            return
+        asked = self._episode.asked[numbers[0]]
+        placement = runner.record.placement
+        key = f"{placement.placement_id}/{placement.generation}/{placement.incarnation}"
+        connection = asked.gateway.dispatcher.pool._connections.get(key)
+        if not self._poisoned[asked.number] and connection is not None and connection.has_suspect:
+            return
+        self._poisoned[asked.number] += 1
+        if self._poisoned[asked.number] > POISONED_MAX:
+            self._fail(f"poison: request {asked.number} has ended {self._poisoned[asked.number]} runners")
 
     def on_tokens(self, asked: Asked) -> None:
         """Rule 4: the tokens are the beginning of the undisturbed answer."""

@@ -78,7 +78,7 @@ class Episode:
             f"n{index}": Node(
                 id=f"n{index}", gpu_gib=gpu, ram_gib=ram, network=self.network, models=self.models, pace=Pace(),
                 poison_seed=POISON_SEED, on_obey=self.checks.on_obey, on_start=self.checks.on_start,
-                on_stop=self.checks.on_stop,
+                on_stop=self.checks.on_stop, on_poisoned=self.checks.on_poisoned,
             )
             for index, (gpu, ram) in enumerate(plan.nodes)
         }  # fmt: skip

@@ -77,6 +77,7 @@ class Node:
     on_obey: Callable[[str, int], None]
     on_stop: Callable[[RunnerProcess], None]
     on_start: Callable[[RunnerProcess], None]
+    on_poisoned: Callable[[RunnerProcess, list[int]], None]
 
     def totals(self) -> dict[str, int]:
         """Return the bytes of every device."""
@@ -234,7 +235,14 @@ class SimHost(Process):
         record.status.memory.CopyFrom(model.count(request.layout))
         record.status.memory.origin = cluster_pb2.MEMORY_ORIGIN_ALLOCATED
         record.status.load_bytes_total = int(model.size_gib * GIB)
-        runner = RunnerProcess(self.network, self.node.id, record, self.node.pace, poison_seed=self.node.poison_seed)
+        runner = RunnerProcess(
+            self.network,
+            self.node.id,
+            record,
+            self.node.pace,
+            poison_seed=self.node.poison_seed,
+            on_poisoned=self.node.on_poisoned,
+        )
         self.node.runners[placement.placement_id] = runner
         self.node.on_start(runner)
         self._changed.set()

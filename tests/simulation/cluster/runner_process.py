@@ -1,7 +1,7 @@
 """A runner: the real servicer, streams, status and engine loop; only llama.cpp's context is a formula."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -221,13 +221,22 @@ class RunnerProcess(Process):
     """One life of a placement."""
 
     def __init__(
-        self, network: Network, place: str, record: cluster_pb2.RunnerRecord, pace: Pace, *, poison_seed: int
+        self,
+        network: Network,
+        place: str,
+        record: cluster_pb2.RunnerRecord,
+        pace: Pace,
+        *,
+        poison_seed: int,
+        on_poisoned: Callable[["RunnerProcess", list[int]], None],
     ) -> None:
+        """Seeds from `poison_seed` on end the process with their first step; then `on_poisoned` gets their numbers."""
         placement = record.placement
         super().__init__(network, f"runner {placement.placement_id}.{placement.generation}", place)
         self.record = record
         self.pace = pace
         self.poison_seed = poison_seed
+        self.on_poisoned = on_poisoned
         self.calls = 0  # of Generate, open on this side
         self.engine = FormulaEngine(record.layout)
         engine: Any = self.engine
@@ -257,8 +266,9 @@ class RunnerProcess(Process):
             if self.engine.loop.turn():
                 self.network.events += 1
                 await asyncio.sleep(self.pace.step_s)
-                if max(self.engine.seeds, default=0) >= self.poison_seed:
+                if poison := [seed for seed in self.engine.seeds if seed >= self.poison_seed]:
                     self.kill()
+                    self.on_poisoned(self, [seed - self.poison_seed for seed in poison])
                     return
             else:
                 await self.engine.wake.wait()
