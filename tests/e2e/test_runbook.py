@@ -17,13 +17,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 ACTIVE_DEADLINE_S = 40.0
-# The service that is stopped, by row, with those of its alerts that a cluster of one machine can show. They are pending
-# first: alerts wait until a fault has lasted.
-STOPPED = {
-    "the scheduler is stopped": ("scheduler", {"PunaRoutesLost", "PunaNoLeader", "PunaTargetDown"}),
-    "discovery dies or is stopped": ("discovery", {"PunaInventoryStale", "PunaTargetDown"}),
-    "a host process is stopped": ("host", {"PunaNodeSilent", "PunaTargetDown"}),
-    "Redis is away": ("redis", {"PunaStoreDown"}),
+# The service that is stopped, by row, with those of its alerts that a cluster of one machine can show: one of each set.
+# They are pending first: alerts wait until a fault has lasted.
+STOPPED: dict[str, tuple[str, tuple[set[str], ...]]] = {
+    "the scheduler is stopped": ("scheduler", ({"PunaRoutesLost"}, {"PunaNoLeader"}, {"PunaTargetDown"})),
+    "discovery dies or is stopped": ("discovery", ({"PunaInventoryStale"}, {"PunaTargetDown"})),
+    # Discovery gives up the silent connection after 8 s.
+    "a host process is stopped": ("host", ({"PunaNodeSilent", "PunaNodeGone"}, {"PunaTargetDown"})),
+    "Redis is away": ("redis", ({"PunaStoreDown"},)),
 }
 
 
@@ -67,27 +68,31 @@ def alerts_of(name: str) -> set[str]:
 @pytest.mark.parametrize("name", STOPPED)
 def test_a_stopped_service_shows_the_alerts_of_its_row_and_warm_models_answer(watched: Watched, name: str) -> None:
     service, wanted = STOPPED[name]
-    assert wanted <= alerts_of(name)
-    wait_until(lambda: not active(watched.prometheus) & wanted, deadline_s=60, what="nothing is wrong")
+    every = set().union(*wanted)
+    assert every <= alerts_of(name)
+    wait_until(lambda: not active(watched.prometheus) & every, deadline_s=60, what="nothing is wrong")
     fault = Stopped(watched.cluster.pid_of(service))
     fault.inject()
     try:
         wait_until(fault.has_happened, deadline_s=5, what=f"{service} is stopped")
         assert ask(watched.cluster) == 200
-        wait_until(
-            lambda: wanted <= active(watched.prometheus), deadline_s=ACTIVE_DEADLINE_S, what=f"{wanted} are active"
-        )
+
+        def are_active() -> bool:
+            seen = active(watched.prometheus)
+            return all(seen & alternatives for alternatives in wanted)
+
+        wait_until(are_active, deadline_s=ACTIVE_DEADLINE_S, what=f"{wanted} are active")
     finally:
         fault.heal()
-    wait_until(lambda: not active(watched.prometheus) & wanted, deadline_s=60, what="the alerts are over")
+    wait_until(lambda: not active(watched.prometheus) & every, deadline_s=60, what="the alerts are over")
 
 
 def test_runners_that_die_show_the_alert_of_their_row(watched: Watched) -> None:
-    """An alert after the second one: a single crash is nothing to wake anybody for."""
+    """A single crash is no alert. Prometheus does not see the first one as an increase: its series begins with it."""
     assert "PunaReplicasCrash" in alerts_of("a runner dies")
-    for _ in range(2):
+    for _ in range(3):
         wait_until(lambda: ask(watched.cluster) == 200, deadline_s=60, what="the model answers")
-        (runner,) = watched.cluster.runners()
+        (runner,) = [one for one in watched.cluster.runners() if one["state"] in ("ready", "no_slots")]
         lost = watched.prometheus.value("sum(puna_scheduler_replicas_lost_total)")
         fault = Killed(runner["pid"])
         fault.inject()
