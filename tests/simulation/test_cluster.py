@@ -14,6 +14,7 @@ from tests.simulation.cluster.episode import Episode
 from tests.simulation.cluster.scenario import CALM, Plan, Scenario, Step
 from tests.simulation.cluster.shrink import Shrunk, rule_of, shrink
 
+BRIEF = Plan(seconds=10.0, requests_per_s=1.5, faults_per_s=0.8, poison_share=0.0)
 SEEDS_MAX = 12  # in which a planted bug shows itself
 
 
@@ -68,7 +69,7 @@ def test_a_resume_that_drops_a_token_is_found_and_shrunk(monkeypatch: pytest.Mon
         return honest(**{**fields, "delivered": fields["delivered"][:-1]})
 
     monkeypatch.setattr(converters, "generate_request", dropping)
-    shortest = found(Plan(seconds=20.0, faults_per_s=0.6, faults=("kill_runner",), poison_share=0.0), "rule 4")
+    shortest = found(replace(BRIEF, faults=("kill_runner",)), "rule 4")
     kinds = Counter(step.kind for step in shortest.scenario.steps)
     assert kinds == {"request": 1, "kill_runner": 1}, shortest.text()
     assert rule_of(Episode(shortest.scenario).run().violation) == "rule 4"
@@ -77,7 +78,7 @@ def test_a_resume_that_drops_a_token_is_found_and_shrunk(monkeypatch: pytest.Mon
 @pytest.mark.timeout(300)
 def test_a_slot_that_stays_taken_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StreamTable, "close", lambda _self, _stream: None)
-    shortest = found(Plan(seconds=20.0, faults_per_s=0.6, faults=("client_leaves",), poison_share=0.0), "rule 5")
+    shortest = found(replace(BRIEF, faults=("client_leaves",)), "rule 5")
     kinds = Counter(step.kind for step in shortest.scenario.steps)
     assert kinds == {"request": 1, "client_leaves": 1}, shortest.text()
 
