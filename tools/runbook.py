@@ -1,7 +1,7 @@
 """The catalogue of faults, and docs/runbook.md written from it: `python -m tools.runbook [--check]`.
 
 One row for each fault: how it is made or comes about, what shows it, the alerts that fire, and what to do. Tests hold
-that alerts, metrics and commands of the rows exist; tests/e2e/test_runbook.py makes faults of a running cluster.
+that alerts, metrics and commands of the rows exist.
 """
 
 import sys
