@@ -39,7 +39,9 @@ _CONNECT_TCP = 0x2  # since version 4
 _SCOPES = 0x3  # abstract sockets and signals, since version 6
 NETWORK_VERSION = 4
 
-_LIBRARIES = ("/lib", "/lib64", "/opt/cuda", "/opt/rocm", "/sys")
+_LIBRARIES = ("/lib", "/lib64", "/sys")
+# Of drivers and their libraries; versions may stand side by side.
+_VENDORS = ("amdgpu", "cuda*", "rocm*")
 # Not all of /usr/share: stores of models are there, in the image and where Ollama is a service.
 _SHARED = (
     *("ca-certificates", "drirc.d", "egl", "glvnd", "hwdata", "libdrm", "locale", "misc", "nvidia", "OpenCL"),
@@ -59,8 +61,13 @@ _PROC = (
     "pressure",
     "sys",
 )
-_CONFIGURATION = ("ld.so.cache", "localtime", "nsswitch.conf", "resolv.conf", "hosts", "OpenCL", "vulkan", "ssl")
-_CARDS = ("nvidia*", "nvhost*", "nvmap", "kfd")
+_CONFIGURATION = (
+    *("drirc", "egl", "glvnd", "hosts", "ld.so.cache", "localtime", "nsswitch.conf", "nvidia", "OpenCL", "resolv.conf"),
+    *("ssl", "vulkan"),
+)
+# Folders of libraries and modules, and the drivers of Vulkan where their place is not a usual one.
+_GIVEN = ("LD_LIBRARY_PATH", "PYTHONPATH", "VK_DRIVER_FILES", "VK_ICD_FILENAMES")
+_CARDS = ("nvidia*", "nvgpu", "nvhost*", "nvmap", "kfd", "dxg")
 _DEVICES = ("null", "zero", "full", "random", "urandom", *_CARDS, "dri", "shm")
 _COLLECTORS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _COLLECTOR_PORTS = (80, 443, 4317, 4318)
@@ -175,14 +182,15 @@ def readable(arguments: Iterable[str]) -> Iterator[Path]:
     code = [str(own / name) for name in ("common", "protos", "runner", "tests")]
     code += [] if sys.prefix == sys.base_prefix else [sys.prefix]
     code += [f"{sys.base_prefix}/{name}" for name in ("bin", "lib", "lib64")]  # the base may be /usr
-    given = (os.environ.get(name, "") for name in ("LD_LIBRARY_PATH", "PYTHONPATH"))
+    given = (os.environ.get(name, "") for name in _GIVEN)
     libraries = filter(None, ":".join(given).split(":"))
     named = (text.rpartition("=")[0] or text for text in arguments)  # --adapter PATH=SCALE
     files = (text for text in chain(arguments, named) if os.path.isfile(text))  # noqa: PTH113  # takes any text
     system = (*_LIBRARIES, *(f"/etc/{name}" for name in _CONFIGURATION), *(f"/proc/{name}" for name in _PROC))
     shared = (f"/usr/share/{name}" for name in _SHARED)
     programs = (path for path in Path("/usr").glob("*") if path.name != "share")
-    return chain(programs, (Path(text) for text in chain(system, shared, code, libraries, files)))
+    vendors = chain.from_iterable(Path("/opt").glob(name) for name in _VENDORS)
+    return chain(programs, vendors, (Path(text) for text in chain(system, shared, code, libraries, files)))
 
 
 def _socket_folders(arguments: Iterable[str]) -> Iterator[Path]:

@@ -155,6 +155,69 @@ def test_models_below_the_systems_folders_are_not_readable() -> None:
         assert not folders & {Path(store), *Path(store).parents}, store
 
 
+# Where the drivers of NVIDIA, ROCm, Mesa and Vulkan's loader have files, by the places of their packages.
+OF_DRIVERS = (
+    "etc/OpenCL/vendors/nvidia.icd",
+    "etc/glvnd/egl_vendor.d/10_nvidia.json",
+    "etc/nvidia/nvidia-application-profiles-rc.d/profile",
+    "etc/vulkan/icd.d/nvidia_icd.json",
+    "opt/amdgpu/share/libdrm/amdgpu.ids",
+    "opt/cuda-12.6/lib64/libcudart.so.12",
+    "opt/rocm-6.2.4/lib/rocblas/library/TensileLibrary.dat",
+    "usr/share/OpenCL/vendors/pocl.icd",
+    "usr/share/drirc.d/00-mesa-defaults.conf",
+    "usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json",
+    "usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+    "usr/share/libdrm/amdgpu.ids",
+    "usr/share/nvidia/nvidia-application-profiles-560.35.03-rc",
+    "usr/share/vulkan/icd.d/nvidia_icd.json",
+    "usr/share/vulkan/implicit_layer.d/nvidia_layers.json",
+    "srv/drivers/own_icd.json",  # that VK_DRIVER_FILES names
+)
+OF_OTHERS = (
+    "etc/puna/trust/tls.key",
+    "opt/puna-secrets/key",
+    "usr/share/ollama/.ollama/models/blob",
+    "srv/drivers/key",
+)
+READ = """
+import json, sys
+from common.sandbox.confinement import confine
+
+confine(["-m"])
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = open(name).read()
+    except OSError as error:
+        found[name] = type(error).__name__
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
+def test_a_confined_process_reads_the_files_of_gpu_drivers_wherever_they_are(tmp_path: Path) -> None:
+    """Their folders are laid over those of this machine, in a mount namespace."""
+    for name in (*OF_DRIVERS, *OF_OTHERS):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("driver")
+    over = "for top in etc opt usr/share srv; do mount -t overlay -o lowerdir=$1/$top:/$top overlay /$top; done"
+    command = [sys.executable, "-c", READ, *(f"/{name}" for name in (*OF_DRIVERS, *OF_OTHERS))]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-euc", f'{over}; shift; exec "$@"', "-", str(tmp_path), *command],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "VK_DRIVER_FILES": "/srv/drivers/own_icd.json"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {
+        **{f"/{name}": "driver" for name in OF_DRIVERS},
+        **{f"/{name}": _REFUSED for name in OF_OTHERS},
+    }
+
+
 def check_refused(found: dict[str, str]) -> None:
     assert found.pop("privileges") == "False"
     if landlock_version() < 6:  # older kernels cannot confine signals
