@@ -6,6 +6,7 @@ from common.errors import (
     DeviceLost,
     ModelLoading,
     ModelUnavailable,
+    PermissionDenied,
     PlacementMismatch,
     PunaError,
     QueueFull,
@@ -13,6 +14,7 @@ from common.errors import (
     RequestQuarantined,
     RunnerLost,
     ShuttingDown,
+    Unauthenticated,
 )
 from common.telemetry.logs import get_logger
 from gateway import metrics
@@ -25,6 +27,7 @@ from gateway.replicas.runner_calls import RunnerSilent, RunnerStalled
 log = get_logger()
 
 LOST_TEXT = "model runner has unexpectedly stopped"
+UNREACHED_TEXT = "no model runner could be reached"
 POISON_TEXT = "this request stopped two model runners and is not tried again"
 # Replicas tried for one request before its first event.
 LOST_MAX = 3
@@ -35,7 +38,9 @@ REFUSED_MAX = 16
 SAME_CRASH_S = 10.0
 # Beginnings of errors of calls that reached no process (`common.grpc.errors`, gRPC): nothing was computed there.
 _NOT_CONNECTED = "failed to connect"
-_GONE = (ModelUnavailable, RunnerLost, DeviceLost, RequestCanceled, ShuttingDown, PlacementMismatch)
+# Refusals of the gateway's own certificate by a runner: the key of the client was checked before.
+_NOT_LET_IN = (Unauthenticated, PermissionDenied)
+_GONE = (ModelUnavailable, RunnerLost, DeviceLost, RequestCanceled, ShuttingDown, PlacementMismatch, *_NOT_LET_IN)
 _NOT_NOW = (QueueFull, ModelLoading)
 # Errors of a replica after which another one may answer.
 RETRYABLE = (*_GONE, *_NOT_NOW)
@@ -50,6 +55,7 @@ class Attempts:
     budget: RetryBudget = field(default_factory=RetryBudget)
     may_resume: bool = False
     lost: int = 0  # replicas, drained ones not counted
+    has_reached: bool = False  # one of them: the request may have ended it
     drained: int = 0
     refused: int = 0
     resumes: int = 0
@@ -126,11 +132,14 @@ class Attempts:
             self.drained += 1
         else:
             self.lost += 1
+            self.has_reached |= _is_of_a_process(error)
             self._blame(connection, error)
             self.pool.mark_lost(connection)
         if self.delivered:
             self._resume(error)
         elif self.lost >= LOST_MAX or self.drained >= REFUSED_MAX or not self.budget.spend():
+            if self.lost and not self.has_reached:
+                raise ModelUnavailable(UNREACHED_TEXT, retry_after_s=1.0) from error
             raise RunnerLost(LOST_TEXT, retry_after_s=1.0) from error
 
     def _resume(self, error: PunaError) -> None:
@@ -142,7 +151,7 @@ class Attempts:
 
     def _blame(self, connection: Connection, error: PunaError) -> None:
         """Count a crash, unless it was none, nothing was computed there, or another request is the likelier culprit."""
-        if isinstance(error, DeviceLost | RequestCanceled | RunnerSilent) or _NOT_CONNECTED in error.message:
+        if isinstance(error, DeviceLost | RequestCanceled | RunnerSilent) or not _is_of_a_process(error):
             return
         now_s = self.pool.now_s()
         if self.suspicion.is_suspect and connection.has_suspect and not self.suspicion.is_past(self.answer_tokens):
@@ -156,6 +165,11 @@ class Attempts:
             if self.cause or self.delivered:
                 metrics.RESUMES.labels(self.cause or _cause(error), "quarantined").inc()
             raise RequestQuarantined(POISON_TEXT)
+
+
+def _is_of_a_process(error: PunaError) -> bool:
+    """Return False if the call reached no runner, or was refused before anything was computed."""
+    return not isinstance(error, _NOT_LET_IN) and _NOT_CONNECTED not in error.message
 
 
 def _cause(error: PunaError) -> str:

@@ -4,7 +4,17 @@ from typing import Any
 
 import pytest
 
-from common.errors import DeviceLost, PunaError, QueueFull, RequestQuarantined, RunnerLost, ShuttingDown
+from common.errors import (
+    DeviceLost,
+    ModelUnavailable,
+    PermissionDenied,
+    PunaError,
+    QueueFull,
+    RequestQuarantined,
+    RunnerLost,
+    ShuttingDown,
+    Unauthenticated,
+)
 from gateway.answers.attempts import LOST_MAX, REFUSED_MAX, SAME_CRASH_S, Attempts
 from gateway.answers.record import RequestRecord
 from gateway.core.dispatch.resume import RETRY_RESERVE
@@ -129,3 +139,36 @@ def test_nobody_is_blamed_where_nothing_was_computed_or_something_else_is_the_re
     attempts = on(Pool())
     losses_survived(attempts, error, 3)
     assert (attempts.lost, attempts.suspicion.crashes) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModelUnavailable(
+            "service unreachable: failed to connect to all addresses; … Hostname Verification Check failed."
+        ),
+        Unauthenticated("the certificate of gateway expired after this connection was opened"),
+        PermissionDenied("gateway may not call /puna.v1.Runner/Generate"),
+    ],
+)
+def test_runners_that_do_not_let_the_gateway_in_are_unavailable_and_no_fault_of_key_or_request(
+    error: PunaError,
+) -> None:
+    attempts = on(Pool())
+    attempts.delivered = False
+    some: Any = Replica()
+    for _ in range(LOST_MAX - 1):
+        attempts.retry_or_raise(error, some)
+    with pytest.raises(ModelUnavailable):
+        attempts.retry_or_raise(error, some)
+    assert attempts.suspicion.crashes == 0
+
+
+def test_a_runner_that_was_reached_and_then_cannot_be_has_stopped() -> None:
+    attempts = on(Pool())
+    attempts.delivered = False
+    some: Any = Replica()
+    attempts.retry_or_raise(CRASH, some)
+    attempts.retry_or_raise(ModelUnavailable("service unreachable: failed to connect to all addresses"), some)
+    with pytest.raises(RunnerLost):
+        attempts.retry_or_raise(ModelUnavailable("service unreachable: failed to connect to all addresses"), some)
