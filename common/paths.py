@@ -31,8 +31,10 @@ def open_regular(path: Path, flags: int = 0) -> int:
     raise OSError(code, os.strerror(code) if stat.S_ISDIR(mode) else "not a regular file", str(path))
 
 
-def replace_file(path: Path, content: bytes, *, mode: int = PRIVATE_MODE) -> None:
+def replace_file(path: Path, content: bytes, *, mode: int = PRIVATE_MODE, group: int | None = None) -> None:
     """Replace a file as a whole, so that no reader sees half of it; private while it is written.
+
+    `group`: one of this process that gets it; None: the one that new files have.
 
     Raises:
         OSError: it cannot be written.
@@ -41,6 +43,8 @@ def replace_file(path: Path, content: bytes, *, mode: int = PRIVATE_MODE) -> Non
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
+            if group is not None:
+                os.fchown(file.fileno(), -1, group)
             os.fchmod(file.fileno(), mode)
             file.flush()
             os.fsync(file.fileno())

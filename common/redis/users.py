@@ -12,6 +12,7 @@ from pathlib import Path
 
 from common.paths import replace_file
 from common.startup_error import StartupError
+from common.trust.authority import write_private
 from common.trust.identity import read_trusted
 from common.trust.roles import Role
 
@@ -56,9 +57,8 @@ def write_users(directory: Path) -> Path:
 
 
 def _password(path: Path) -> bytes:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():
-        replace_file(path, secrets.token_urlsafe(_PASSWORD_BYTES).encode())
+        write_private(path.parent, {path.name: secrets.token_urlsafe(_PASSWORD_BYTES).encode()})
     return read_trusted(path, secret=True)
 
 

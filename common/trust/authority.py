@@ -6,6 +6,7 @@ DIRECTORY/gateway, node/a, …     identities: each is what `PUNA_TRUST` of one 
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,13 +28,14 @@ from common.trust.certificates import (
     read_facts,
 )
 from common.trust.identity import AUTHORITIES, CERTIFICATE, KEY, read_trusted
-from common.trust.roles import Role, RoleName, parse_role
+from common.trust.roles import RoleName, parse_role
 
 _OWN = "ca"
 _AUTHORITY_KEY = "ca.key"
 _PRIVATE_DIRECTORY = 0o700
-# Prometheus runs as another user, of the group of this one.
-_SCRAPER_MODE = 0o640
+# A directory of another group, which may enter it, is for a process of that group: of another user.
+_SHARED_MODE = 0o640
+_ENTER_GROUP, _ENTER_ANY = stat.S_IXGRP, stat.S_IXGRP | stat.S_IXOTH
 # After a rotation certificates of the authority before it are good until they are renewed.
 _ACCEPTED_MAX = 2
 
@@ -184,15 +186,17 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def write_private(directory: Path, files: dict[str, bytes]) -> None:
-    """Replace files in a directory that only this user can read.
+    """Replace files in a directory that only this user can read, or also the group that the directory was made for.
 
     Raises:
         StartupError: they cannot be written.
     """
-    mode = _SCRAPER_MODE if directory.name == Role.METRICS else PRIVATE_MODE
     try:
         directory.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        status = directory.stat()
+        is_shared = status.st_gid != os.getegid() and status.st_mode & _ENTER_ANY == _ENTER_GROUP
+        mode, group = (_SHARED_MODE, status.st_gid) if is_shared else (PRIVATE_MODE, None)
         for name, content in files.items():
-            replace_file(directory / name, content, mode=mode)
+            replace_file(directory / name, content, mode=mode, group=group)
     except OSError as error:
         raise StartupError(f"{error.filename or directory}: {error.strerror}") from error

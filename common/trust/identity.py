@@ -116,6 +116,7 @@ class Identity:
 def read_trusted(path: Path, *, secret: bool = False, flags: int = 0) -> bytes:
     """Read a file that only this user or root can have written, and where `secret`, only they and a group can read.
 
+    The files of a read-only mount may belong to any user: root chose to mount them, and nothing here can change them.
     Links are followed unless `flags` says otherwise: Kubernetes mounts Secrets as links.
 
     Raises:
@@ -124,7 +125,8 @@ def read_trusted(path: Path, *, secret: bool = False, flags: int = 0) -> bytes:
     """
     with os.fdopen(open_regular(path, flags), "rb") as file:
         status = os.fstat(file.fileno())
-        if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        is_ours = status.st_uid in (os.geteuid(), 0) or os.fstatvfs(file.fileno()).f_flag & os.ST_RDONLY
+        if not is_ours or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise BadCertificate(f"{path} can be changed by other users; chown it to this user and set mode 0600")
         if secret and status.st_mode & stat.S_IRWXO:
             raise BadCertificate(f"{path} can be read by other users; set mode 0600")

@@ -1,6 +1,7 @@
 """Names, dates and files of certificates."""
 
 import os
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.certificates import write_certificate
 
 NOW_S = 1_800_000_000.0
 DAY_S = 86_400.0
+GROUP = 54321  # of no process
 NODE = RoleName(Role.NODE, "a.b_C-1")
 
 
@@ -86,6 +88,37 @@ def test_files_are_private_and_an_authority_is_not_made_twice(authority: Authori
         assert path.stat().st_mode & 0o777 == 0o600
     with pytest.raises(StartupError, match="rotate"):
         authority.create()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving files to another group takes root")
+@pytest.mark.parametrize(("directory_mode", "mode"), [(0o750, 0o640), (0o700, 0o600), (0o755, 0o600)])
+def test_a_directory_that_was_made_for_a_group_shares_its_files_with_it(
+    authority: Authority, directory_mode: int, mode: int
+) -> None:
+    directory = authority.directory / "gateway"
+    directory.mkdir()
+    os.chown(directory, -1, GROUP)
+    directory.chmod(directory_mode)
+    authority.issue(RoleName(Role.GATEWAY))
+    for path in directory.iterdir():
+        status = path.stat()
+        assert (status.st_mode & 0o777, status.st_gid == GROUP) == (mode, mode == 0o640), path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
+def test_files_of_another_user_are_read_from_a_read_only_mount_alone(authority: Authority, tmp_path: Path) -> None:
+    directory = authority.issue(NODE)
+    for path in directory.iterdir():
+        os.chown(path, GROUP, -1)
+    with pytest.raises(StartupError, match="can be changed by other users"):
+        Identity(directory)
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    subprocess.run(["mount", "--bind", "-o", "ro", str(directory), str(mounted)], check=True)
+    try:
+        assert Identity(mounted).material().facts.name == NODE
+    finally:
+        subprocess.run(["umount", str(mounted)], check=True)
 
 
 def test_without_an_authority_the_text_says_how_to_make_one(tmp_path: Path) -> None:
