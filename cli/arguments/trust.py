@@ -1,5 +1,6 @@
 """`puna trust`."""
 
+import os
 import signal
 import sys
 import time
@@ -73,6 +74,28 @@ def renew(
         if not watch:
             return
         time.sleep(_LOOK_S)
+
+
+@app.command("join")
+def join(
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Of the machine with the authority.")],
+    token: Annotated[
+        str, typer.Option(metavar="TOKEN", help="Of `puna tokens create` there; empty: this machine has joined.")
+    ] = "",
+    watch: Annotated[bool, typer.Option("--watch", help="Stay, and renew the certificate.")] = False,
+    directory: Directory = None,
+) -> None:
+    """Get the certificate of node PUNA_NODE_ID for a token, for a host that `puna up` does not run."""
+    import asyncio
+
+    from cli.cluster.joining import discovery_of
+    from cli.commands.trust import join as join_cluster
+    from cli.settings import CliSettings
+
+    trust = directory or CliSettings.load().home.expanduser() / "trust"
+    node_id = os.environ.get("PUNA_NODE_ID", "")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    asyncio.run(join_cluster(discovery_of(address), token, trust, node_id=node_id, watch=watch))
 
 
 @app.command("rotate")

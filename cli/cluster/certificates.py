@@ -60,29 +60,50 @@ async def _of_joining(home: Home, request: UpRequest, say: Callable[[str], None]
     trust = request.trust or _own(home)
     has_one = request.trust is not None or bool(_nodes(trust))
     if request.token:
-        token = _parse(request.token)
-        if Authority(trust).exists:
-            raise CommandFailed(f"{trust} has an authority of its own; use another --home to join a cluster")
-        known = _known_as(trust, request.node_id, token)
-        wanted = request.node_id or known or _kept_id(home)
-        try:
-            directory = await join_cluster(request.joined, token, trust, node_id=wanted)
-        except CommandFailed:
-            if not known:
-                raise
-            return replace(request, trust=trust, node_id=known)  # it has joined before, and was not removed
-        say(f"joined the cluster as node {directory.name}")
-        return replace(request, trust=trust, node_id=directory.name)
+        node_id = await node_for_token(
+            request.joined, request.token, trust, node_id=request.node_id, kept_id=_kept_id(home), say=say
+        )
+        return replace(request, trust=trust, node_id=node_id)
     if not has_one and request.plaintext:
         return request
     if not has_one:
         raise CommandFailed(f"this machine has no certificate of the cluster at {request.joined}; {_NEW}")
     if request.trust is None:
-        _check(identity_directory(trust, Role.NODE, request.node_id))
+        check_certificate(identity_directory(trust, Role.NODE, request.node_id))
     return replace(request, trust=trust)
 
 
-def _check(directory: Path) -> None:
+async def node_for_token(
+    discovery: str, token: str, trust: Path, *, node_id: str, kept_id: str = "", say: Callable[[str], None]
+) -> str:
+    """Join with a token, and return the id of this machine. One that has joined before stays what it is if it must.
+
+    `node_id`: the one that was configured; `kept_id`: of this machine before it joined; both may be empty.
+
+    Raises:
+        CommandFailed: this machine is not let in, and has no certificate of the cluster.
+        StartupError: files cannot be used.
+    """
+    parsed = _parse(token)
+    if Authority(trust).exists:
+        raise CommandFailed(f"{trust} has an authority of its own; use another directory to join a cluster")
+    known = _known_as(trust, node_id, parsed)
+    try:
+        directory = await join_cluster(discovery, parsed, trust, node_id=node_id or known or kept_id)
+    except CommandFailed:
+        if not known:
+            raise
+        return known  # and was not removed
+    say(f"joined the cluster as node {directory.name}")
+    return directory.name
+
+
+def check_certificate(directory: Path) -> None:
+    """Check that a machine without a token has a certificate.
+
+    Raises:
+        CommandFailed: it has none that can be used.
+    """
     try:
         Identity(directory)
     except StartupError as error:

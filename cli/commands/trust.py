@@ -2,16 +2,41 @@
 
 import base64
 import re
+import sys
 from pathlib import Path
 
+from cli.cluster.certificates import check_certificate, node_for_token
+from cli.cluster.enrolment import keep_certificate
+from cli.cluster.joining import identity_directory
 from cli.errors import CommandFailed, ExitCode
 from common.startup_error import StartupError
 from common.trust.authority import Authority, write_private
 from common.trust.certificates import BadCertificate, by_fingerprint, issuer_of, read_facts, when
-from common.trust.identity import AUTHORITIES, CERTIFICATE, KEY, read_trusted
-from common.trust.roles import RoleName
+from common.trust.identity import AUTHORITIES, CERTIFICATE, KEY, Identity, read_trusted, use_identity
+from common.trust.roles import Role, RoleName
 
 _FILES = (AUTHORITIES, CERTIFICATE, KEY)
+
+
+async def join(discovery: str, token: str, trust: Path, *, node_id: str, watch: bool) -> None:
+    """Get the certificate of a node, unless there is one and no token; with `watch` renew it for ever.
+
+    Raises:
+        CommandFailed: this machine is not let in.
+        StartupError: files cannot be used.
+    """
+    if token:
+        node_id = await node_for_token(discovery, token, trust, node_id=node_id, say=_say)
+    own = identity_directory(trust, Role.NODE, node_id)
+    check_certificate(own)
+    use_identity(Identity(own))
+    _say(str(own))
+    if watch:
+        await keep_certificate(discovery, own, lambda text: print(f"puna: {text}", file=sys.stderr, flush=True))
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 def identities(directory: Path) -> list[dict[str, str]]:

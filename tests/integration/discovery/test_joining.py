@@ -24,6 +24,7 @@ from common.trust.identity import Identity
 from common.trust.roles import parse_role
 from common.trust.tokens import JoinTokens, Token
 from protos import authority_pb2, authority_pb2_grpc, discovery_pb2, discovery_pb2_grpc
+from tests.integration.cli.place import run_puna
 from tests.integration.host.node import Service
 from tests.ports import free_port
 from tests.trust import acting_as
@@ -103,6 +104,25 @@ async def test_a_machine_joins_and_renews_over_the_network(first: First, tmp_pat
             await ask(stub.Join, authority_pb2.JoinRequest(), timeout_s=DEADLINE_S)
         known = await ask(stub.GetAuthorities, authority_pb2.GetAuthoritiesRequest(), timeout_s=DEADLINE_S)
         assert known.authorities == identity.material().authorities
+
+
+async def test_the_command_for_hosts_that_up_does_not_run_joins_once_and_keeps_the_certificate(
+    first: First, tmp_path: Path
+) -> None:
+    trust = tmp_path / "trust"
+    directory, token = trust / "node" / "alpha", str(first.tokens.create())
+
+    async def join(*words: str) -> tuple[list[str], str]:
+        command = ("trust", "join", first.address, "--dir", str(trust), *words)
+        done = await asyncio.to_thread(run_puna, *command, PUNA_NODE_ID="alpha")
+        return done.stdout.splitlines(), done.stderr
+
+    assert "add it with --token" in (await join())[1]
+    assert (await join("--token", token))[0] == ["joined the cluster as node alpha", str(directory)]
+    certificate = Identity(directory).material().pair.certificate
+    assert await join() == ([str(directory)], "")
+    assert (await join("--token", token))[0] == [str(directory)]  # it is used up
+    assert Identity(directory).material().pair.certificate == certificate
 
 
 @pytest.fixture
