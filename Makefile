@@ -74,7 +74,7 @@ check: protos lint types imports unit integration ## everything that must be gre
 test: setup ## every test, the storm for a whole minute (TEST_STORM_S)
 	TEST_STORM_S=60 $(PYTEST) $(TESTS)
 
-attack: setup ## attack a cluster of two machines as docs/security.md lists it (as root; ATTACK="--before COMMIT --out FILE")
+attack: setup ## attack a cluster of two machines and the project of compose, as docs/security.md lists it (as root; ATTACK="--before COMMIT --out FILE")
 	$(BIN)/python -m tests.attack $(ATTACK)
 
 bench: setup ## measure against llama-server of the same build

@@ -16,37 +16,45 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.attack import children, inputs, supply, wires
-from tests.attack.stage import ROOT, Attack, NotRunnable, Stage, staged
+from tests.attack import children, compose, inputs, supply, wires
+from tests.attack.stage import ROOT, Attack, attack_all, staged
+from tests.e2e.container_image import ImageUnavailable
+from tests.e2e.docker_engine import EngineUnavailable
 from tests.e2e.namespaces import missing
-from tests.waiting import Stopwatch
 
-ATTACKS = (*wires.ATTACKS, *children.ATTACKS, *inputs.ATTACKS, *supply.ATTACKS)
-DEADLINE_S = 240.0
-RESULTS = ROOT / "bench" / "results"
+CLUSTERS = {
+    "up": (
+        "puna up on two machines (network namespaces), mutual TLS, gateway published without keys",
+        (*wires.ATTACKS, *children.ATTACKS, *inputs.ATTACKS, *supply.ATTACKS),
+    ),
+    "compose": (compose.DESCRIPTION, compose.ATTACKS),
+}
+Rows = dict[str, dict[str, Any]]
 
 
 def main() -> int:
-    """Attack this tree, and with --before an older one."""
+    """Attack both clusters of this tree, and with --before that of an older one."""
     options = _options()
-    if reason := missing():
-        print(f"attack: skipped: {reason}")
-        return 0
-    chosen = [one for one in ATTACKS if re.search(options.only, f"{one.row} {one.name}")]
-    found: dict[str, dict[str, Any]] = {
-        one.name: {"attack": one.name, "row": f"trust {one.row}", "input": one.input, "before": None} for one in chosen
-    }
-    if options.before:
-        with older_tree(options.before) as (tree, more_path):
-            _run(chosen, found, "before", tree, more_path)
-    _run(chosen, found, "after", ROOT, "")
-    rows = list(({**_rows(options.out), **found} if options.only else found).values())
+    rows, skipped = [], {}
+    for cluster, (_, attacks) in CLUSTERS.items():
+        chosen = [one for one in attacks if re.search(options.only, f"{one.row} {one.name}")]
+        found: Rows = {}
+        if options.cluster in (cluster, None) and chosen:
+            print(f"{cluster}: {len(chosen)} attacks", flush=True)
+            found = {one.name: _row(cluster, one) for one in chosen}
+            try:
+                (_attack_compose if cluster == "compose" else _attack_up)(chosen, found, options.before)
+            except (Missing, EngineUnavailable, ImageUnavailable) as error:
+                print(f"{cluster}: skipped: {error}")
+                skipped[cluster], found = str(error), {}
+        rows += list((_earlier(options, cluster) | found).values())
     after = [one["after"] for one in rows]
     report = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
         "commit": _git("rev-parse", "--short=10", "HEAD"),
         "before": options.before or None,
-        "cluster": "puna up on two machines (network namespaces), mutual TLS, gateway published without keys",
+        "clusters": {name: about for name, (about, _) in CLUSTERS.items()},
+        "skipped": skipped,
         "damage": sum(one["damage"] is True for one in after),
         "not_runnable": sum(one["damage"] is None for one in after),
         "attacks": rows,
@@ -57,48 +65,53 @@ def main() -> int:
     return 1 if report["damage"] or report["not_runnable"] else 0
 
 
+class Missing(Exception):
+    """This machine lacks what a cluster needs; the text says what."""
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--before", default="", metavar="COMMIT", help="attack this commit first")
+    parser.add_argument("--before", default="", metavar="COMMIT", help="attack `puna up` of this commit first")
+    parser.add_argument("--cluster", choices=CLUSTERS, help="only this one")
     parser.add_argument("--only", default="", metavar="REGEX", help="attacks by row and name")
-    parser.add_argument("--out", type=Path, help="file of the report; with --only its other rows stay")
+    parser.add_argument("--out", type=Path, help="file of the report; with --only or --cluster its other rows stay")
     return parser.parse_args()
 
 
-def _rows(report: Path | None) -> dict[str, dict[str, Any]]:
-    """Read the rows of a report, of which --only replaces some."""
-    if report is None or not report.exists():
+def _row(cluster: str, attack: Attack) -> dict[str, Any]:
+    about = {"cluster": cluster, "attack": attack.name, "row": f"trust {attack.row}", "input": attack.input}
+    return {**about, "before": None}
+
+
+def _earlier(options: argparse.Namespace, cluster: str) -> Rows:
+    """Read the rows of a report, of which --only and --cluster replace some."""
+    if options.out is None or not options.out.exists() or not (options.only or options.cluster):
         return {}
-    return {one["attack"]: one for one in json.loads(report.read_text())["attacks"]}
+    rows = json.loads(options.out.read_text())["attacks"]
+    return {one["attack"]: one for one in rows if one.get("cluster", "up") == cluster}
 
 
-def _run(chosen: list[Attack], found: dict[str, dict[str, Any]], when: str, tree: Path, more_path: str) -> None:
+def _attack_up(chosen: list[Attack], found: Rows, before: str) -> None:
+    if reason := missing():
+        raise Missing(reason)
+    if before:
+        with older_tree(before) as (tree, more_path):
+            _run(chosen, found, "before", tree, more_path)
+    _run(chosen, found, "after", ROOT, "")
+
+
+def _attack_compose(chosen: list[Attack], found: Rows, _: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="pc-") as directory:
+        compose.run(chosen, found, Path(directory))
+
+
+def _run(chosen: list[Attack], found: Rows, when: str, tree: Path, more_path: str) -> None:
     trusted = when == "after"
     with (
         tempfile.TemporaryDirectory(prefix="pa-") as directory,
         staged(tree, Path(directory), has_certificates=trusted, more_path=more_path) as stage,
     ):
-        asyncio.run(_attack(stage, chosen, found, when))
-
-
-async def _attack(stage: Stage, chosen: list[Attack], found: dict[str, dict[str, Any]], when: str) -> None:
-    for attack in chosen:
-        watch = Stopwatch()
-        damage: bool | None = None
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                outcome = await attack.act(stage)
-            damage, seen = outcome.damage, outcome.seen
-        except NotRunnable as error:
-            seen = f"not runnable: {error}"
-        except Exception as error:  # noqa: BLE001  # an attack that fails in another way says so in its row
-            seen = f"not runnable: {type(error).__name__}: {error}"
-        seen = seen.replace(str(stage.directory), "…")
-        found[attack.name][when] = {"damage": damage, "seen": seen, "seconds": round(watch.wall_s, 1)}
-        word = {True: "DAMAGE", False: "ok", None: "-"}[damage]
-        print(f"{when:6} {word:6} {attack.row} {attack.name}: {seen}", flush=True)
-        if attack.breaks and damage is not False and attack is not chosen[-1]:
-            await stage.restart()
+        asyncio.run(attack_all(stage, chosen, found, when))
 
 
 @contextmanager

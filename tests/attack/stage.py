@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +22,11 @@ from protos import cluster_pb2, discovery_pb2
 from tests.attack.calls import Caller, exchange
 from tests.e2e.namespaces import DISCOVERY_PORT, HOST_PORT, Machine, bridge_network, machine_on
 from tests.ports import free_number
-from tests.waiting import next_look, wait_until
+from tests.waiting import Stopwatch, next_look, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 120.0
+DEADLINE_S = 240.0  # of one attack
 STOP_S = 80.0
 REGISTRY_PORT = 8080
 METADATA = "169.254.169.254"
@@ -70,6 +71,7 @@ class Stage:
     has_certificates: bool
     path: str  # PYTHONPATH of the cluster
     address: str = ""  # of the attacker
+    victim: str = "b"  # node that attackers claim to be
     life_s: float = LIFE_S  # of certificates
     settings: dict[str, str] = field(default_factory=dict)  # more of them
     first: Machine = field(init=False)
@@ -87,6 +89,11 @@ class Stage:
     @property
     def hosts(self) -> tuple[str, str]:
         return f"{self.first.address}:{HOST_PORT}", f"{self.second.address}:{HOST_PORT}"
+
+    @property
+    def inside(self) -> list[str]:
+        """Command that runs another one in the network of the first machine."""
+        return ["ip", "netns", "exec", self.first.namespace]
 
     @property
     def trust(self) -> Path:
@@ -152,21 +159,26 @@ class Stage:
     @contextmanager
     def canary(self) -> Iterator[Path]:
         """Let the first machine have a metadata service, as clouds do; yields its log, a line for each request."""
-        log = self.directory / "canary.log"
-        inside = ["ip", "netns", "exec", self.first.namespace]
-        address = ["ip", "-n", self.first.namespace, "addr"]
-        subprocess.run([*address, "add", f"{METADATA}/32", "dev", "lo"], check=True)
+        log, inside = self.directory / "canary.log", self.inside
+        subprocess.run([*inside, "ip", "addr", "add", f"{METADATA}/32", "dev", "lo"], check=True)
         (self.directory / "empty").mkdir(exist_ok=True)
         with log.open("wb") as output:
             serving = [*(sys.executable, "-m", "http.server", "80"), "--directory", str(self.directory / "empty")]
             process = subprocess.Popen([*inside, *serving], stdout=output, stderr=output)
         try:
-            wait_until(lambda: self.first.can_connect(METADATA, 80), deadline_s=START_S, what="the canary listens")
+            wait_until(lambda: _connects(inside, METADATA, 80), deadline_s=START_S, what="the canary listens")
             yield log
         finally:
             process.kill()
             process.wait()
-            subprocess.run([*address, "del", f"{METADATA}/32", "dev", "lo"], check=True)
+            subprocess.run([*inside, "ip", "addr", "del", f"{METADATA}/32", "dev", "lo"], check=True)
+
+    def attacker_environment(self) -> dict[str, str]:
+        """Return the environment of a host of the attacker's, who has no certificate, and consents to plaintext."""
+        environment = self.environment(self.second)
+        environment.pop("PUNA_TRUST", None)
+        environment.pop("PUNA_AUDIT_LOG", None)
+        return environment | ({"PUNA_PLAINTEXT": "1"} if self.has_certificates else {})
 
     def environment(self, machine: Machine) -> dict[str, str]:
         found = {name: value for name, value in os.environ.items() if not name.startswith("PUNA_")}
@@ -253,6 +265,33 @@ class Stage:
         except httpx.HTTPError:
             return False
         return answer.status_code == httpx.codes.OK and bool(answer.json()["models"])
+
+
+async def attack_all(stage: Stage, chosen: Sequence[Attack], found: dict[str, dict[str, Any]], when: str) -> None:
+    """Carry out attacks one after the other, and add their results to the rows of their names as `when`."""
+    for attack in chosen:
+        watch = Stopwatch()
+        damage: bool | None = None
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                outcome = await attack.act(stage)
+            damage, seen = outcome.damage, outcome.seen
+        except NotRunnable as error:
+            seen = f"not runnable: {error}"
+        except Exception as error:  # noqa: BLE001  # an attack that fails in another way says so in its row
+            seen = f"not runnable: {type(error).__name__}: {error}"
+        seen = seen.replace(str(stage.directory), "…")
+        found[attack.name][when] = {"damage": damage, "seen": seen, "seconds": round(watch.wall_s, 1)}
+        word = {True: "DAMAGE", False: "ok", None: "-"}[damage]
+        print(f"{when:6} {word:6} {attack.row} {attack.name}: {seen}", flush=True)
+        if attack.breaks and damage is not False and attack is not chosen[-1]:
+            await stage.restart()
+
+
+def _connects(inside: Sequence[str], address: str, port: int) -> bool:
+    """Return True if a process there gets a TCP connection."""
+    code = f"import socket; socket.create_connection(({address!r}, {port}), 1).close()"
+    return subprocess.run([*inside, sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
 def _clock(life: dict[str, float]) -> dict[str, Any]:

@@ -114,14 +114,15 @@ def _replaced(caller_role: str) -> Callable[[Stage], Awaitable[Outcome]]:
     async def act(stage: Stage) -> Outcome:
         if caller_role:
             stage.caller(caller_role)
-        before = (await stage.node("b")).incarnation
-        report = _report(stage, "b")
+        victim = stage.victim
+        before = (await stage.node(victim)).incarnation
+        report = _report(stage, victim)
         caller = stage.caller(caller_role) if caller_role else None
         channel, call, first = await open_stream(stage.discovery, REGISTER, report.SerializeToString(), caller)
         try:
-            after = next((node for node in (await stage.inventory()).nodes if node.id == "b"), None)
+            after = next((node for node in (await stage.inventory()).nodes if node.id == victim), None)
             replaced = bool(first) or (after is not None and after.incarnation != before)
-            return Outcome(replaced, "node b is the attacker's" if replaced else f"refused: {await _why(call)}")
+            return Outcome(replaced, f"node {victim} is the attacker's" if replaced else f"refused: {await _why(call)}")
         finally:
             await channel.close()
 
@@ -137,17 +138,13 @@ async def read_prompts(stage: Stage) -> Outcome:
     await stage.runner()
     own = stage.directory / "x"
     shutil.copytree(ROOT / "models", own / "models")
-    environment = stage.environment(stage.second) | {
+    environment = stage.attacker_environment() | {
         "PUNA_NODE_ID": "x",
         "PUNA_HOME": str(own),
         "PUNA_NODE_LISTEN": f"{stage.address}:{ATTACKER_PORT}",
         "PUNA_RUNNER_LISTEN": f"{stage.address}:0",
         "PUNA_DISCOVERY_ADDRESS": stage.discovery,
     }
-    environment.pop("PUNA_TRUST", None)
-    environment.pop("PUNA_AUDIT_LOG", None)
-    if stage.has_certificates:  # of the cluster; the attacker consents to plaintext
-        environment["PUNA_PLAINTEXT"] = "1"
     with (own / "log").open("wb") as log:
         command = [sys.executable, "-m", "runner", "host"]
         host = await asyncio.create_subprocess_exec(*command, cwd=stage.tree, env=environment, stdout=log, stderr=log)
