@@ -2,7 +2,7 @@
 # The image's entry: the first argument is the role, the rest goes to it. exec, so that signals reach the role itself.
 set -eu
 
-roles="gateway, scheduler, discovery, host, redis-server, trust"
+roles="gateway, scheduler, discovery, host, redis-server, trust, join"
 if [ $# -eq 0 ]; then
     echo "puna: which role? One of: $roles" >&2
     exit 64
@@ -17,6 +17,9 @@ case $role in
         puna trust redis --dir /trust
         puna trust issue --dir /trust "$@"
         exec puna trust renew --watch --dir /trust
+        ;;
+    join) # ADDRESS [TOKEN]: the certificate of a host on a machine without the authority, in /etc/puna/trust
+        exec puna trust join "$1" --token "${2-}" --watch --dir /etc/puna/trust
         ;;
     redis-server) exec redis-server "$@" ;;
     *)

@@ -219,6 +219,28 @@ check_container() { # CONTAINER SERVICE
     done
 }
 
+readable_to() { # UID GROUP PLACE…: secrets there that a process of this user can read
+    uid=$1 group=$2
+    shift 2
+    [ $# -eq 0 ] || find "$@" -xdev -type f -size +0 \( -name '*.key' -o -name '*pepper*' -o -name 'keys*.json' -o -name 'redis-password' \) \
+        \( -perm -004 -o -uid "$uid" -perm -400 -o -gid "$group" -perm -040 \)
+}
+
+volumes_of_others() { # CONTAINER CONTAINER…: places of volumes that containers of other roles have, and the first has not
+    own=$(of "$1" '{{range .Mounts}}{{.Source}}{{"\n"}}{{end}}') role=$(role_of "$1")
+    shift
+    for other; do
+        # What trust has below its own volume, it has for the other roles.
+        [ "$(role_of "$other")" = "$role" ] ||
+            of "$other" '{{range .Mounts}}{{if eq .Type "volume"}}{{.Source}} {{.Destination}}{{"\n"}}{{end}}{{end}}' |
+            sed -e '/ \/trust\//d' -e 's/ .*//'
+    done | sort -u | grep -v -x -F "$own"
+}
+
+role_of() { # CONTAINER: its service, without the number or kind of a host
+    of "$1" '{{index .Config.Labels "com.docker.compose.service"}}' | sed 's/-.*//'
+}
+
 changed_files() { # FOLDER…: that hold the canary
     find "$@" -xdev -type f -newermt "@$((STARTED - 1))" -exec grep -laF "$CANARY" {} +
 }
@@ -235,6 +257,10 @@ posture_of_compose() { # PROJECT
             gateway | scheduler | discovery) pages="$pages https://$service:9100/metrics" ;;
         esac
         [ "$service" != gateway ] || gateway=$container
+        user=$(of "$container" '{{.Config.User}}')
+        # shellcheck disable=SC2046,SC2086  # paths of volumes, identifiers of containers
+        check "$service: cannot read secrets of other roles" nothing readable_to "${user%:*}" "${user#*:}" \
+            $(volumes_of_others "$container" $containers)
     done
     check_landlock
     check "networks: Redis has no way out" is "internal: $(docker network inspect --format '{{.Internal}}' "$1_control")" "internal: true"
@@ -247,7 +273,7 @@ posture_of_compose() { # PROJECT
     of "$gateway" '{{.Config.Env}}' | grep -q PUNA_TLS_CERT= && scheme=https
     # As Prometheus: a container in its network, with its certificate.
     # shellcheck disable=SC2086
-    check_canary "$(docker run --rm --network "$1_monitoring" --volume "$1_trust-metrics:/etc/puna/trust:ro" --env POSTURE_KEY \
+    check_canary "$(docker run --rm --user 65534:10007 --network "$1_monitoring" --volume "$1_trust-metrics:/etc/puna/trust:ro" --env POSTURE_KEY \
         --read-only --cap-drop ALL --entrypoint python "$(of "$gateway" '{{.Config.Image}}')" \
         -c "$ASK" "$scheme://gateway:11434" "$CANARY" /etc/puna/trust $pages 2>&1)"
     # shellcheck disable=SC2086

@@ -23,8 +23,16 @@ HOSTS = ("host", "host-2")
 ROLES = ("redis", "discovery", "scheduler", *HOSTS, "gateway")
 SERVICES = ("trust", *ROLES, "prometheus")
 FILES = ("docker-compose.yml", "deploy/compose/keys.yml")
-PUNA_USER = 10001
-PROMETHEUS_USER = 65534
+# User and group of each service.
+USERS = {
+    **dict.fromkeys(HOSTS, (10001, 10001)),
+    **{
+        name: (10002 + place, 10002 + place)
+        for place, name in enumerate(("gateway", "scheduler", "discovery", "trust"))
+    },
+    "redis": (10006, 10006),
+    "prometheus": (65534, 10007),
+}
 # Bounds for a machine whose two processors have much else to do; an idle one needs a twentieth of them.
 HEALTHY_S = 240.0
 SILENCE_S = 180.0
@@ -77,7 +85,7 @@ def project_settings() -> dict[str, str]:
         "PROMETHEUS_IMAGE": PROMETHEUS_IMAGE,
         "PUNA_IMAGE": IMAGE,
         "REDIS_IMAGE": IMAGE,
-        "REDIS_USER": f"{PUNA_USER}:{PUNA_USER}",
+        "REDIS_USER": ":".join(map(str, USERS["redis"])),
     }
 
 
@@ -92,8 +100,21 @@ def make_keys(engine: Engine, source: Path) -> dict[str, str]:
     """As deploy/README.md says: by the image, as its user, into ./keys. Returns the keys by owner."""
     folder = source / "keys"
     folder.mkdir(mode=0o700)
-    os.chown(folder, PUNA_USER, PUNA_USER)
-    inside = ("run", "--rm", "--network", "none", "--volume", f"{folder}:/keys", "--entrypoint", "puna", IMAGE)
+    os.chown(folder, *USERS["gateway"])
+    user = ":".join(map(str, USERS["gateway"]))
+    inside = (
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        "--user",
+        user,
+        "--volume",
+        f"{folder}:/keys",
+        "--entrypoint",
+        "puna",
+        IMAGE,
+    )
     create = (*inside, "keys", "create", "--file", "/keys/keys.json")
     scopes = {
         "operator": ("infer", "models:read", "models:write", "admin:cluster", "admin:keys"),
@@ -105,7 +126,7 @@ def make_keys(engine: Engine, source: Path) -> dict[str, str]:
         keys[owner] = engine.docker(*create, "--owner", owner, *words).splitlines()[0]
     metrics_key = folder / "metrics-key"
     metrics_key.write_text(keys["prometheus"], encoding="utf-8")
-    os.chown(metrics_key, PROMETHEUS_USER, PROMETHEUS_USER)
+    os.chown(metrics_key, *USERS["prometheus"])
     return keys
 
 

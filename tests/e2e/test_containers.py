@@ -19,7 +19,9 @@ import httpx
 import pytest
 import yaml
 
+from common.sandbox.confinement import landlock_version
 from protos import inference_pb2, inference_pb2_grpc
+from tests.attack.compose import ATTACKS, attacked
 from tests.e2e.compose_cluster import (
     FILES,
     GATEWAY,
@@ -29,10 +31,9 @@ from tests.e2e.compose_cluster import (
     MODEL,
     ONE_EACH,
     PROJECT,
-    PROMETHEUS_USER,
-    PUNA_USER,
     ROLES,
     SERVICES,
+    USERS,
     ComposeCluster,
     all_of,
     build_images,
@@ -127,7 +128,7 @@ def make_certificate(folder: Path) -> None:
         capture_output=True,
         timeout=60,
     )
-    os.chown(key, PUNA_USER, PUNA_USER)
+    os.chown(key, *USERS["gateway"])
 
 
 def places_of_an_engine() -> set[str]:
@@ -185,7 +186,7 @@ def test_a_service_runs_without_rights_and_within_limits(cluster: ComposeCluster
     described = cluster.inspect(service)
     first = described["State"]["Pid"]
     children = cluster.in_engine("cat", f"/proc/{first}/task/{first}/children").split()
-    user, group = str(PROMETHEUS_USER if service == "prometheus" else PUNA_USER), str(PUNA_USER)
+    user, group = map(str, USERS[service])
     assert children
     for process in (str(first), *children):
         status = cluster.in_engine("cat", f"/proc/{process}/status").splitlines()
@@ -209,6 +210,7 @@ def test_the_posture_of_a_project_as_it_is_shipped_passes(cluster: ComposeCluste
     assert status == 0
     for service in SERVICES:
         assert f"ok   {service}: cannot write to its image" in lines
+        assert f"ok   {service}: cannot read secrets of other roles" in lines
     for host in HOSTS:
         assert f"ok   {host}: runner serve: has a filter of its own" in lines
 
@@ -276,9 +278,21 @@ def test_a_service_reads_no_files_of_another_role_and_the_authority_stays_with_i
         container = cluster.inspect(service)
         named = [mount["Name"] for mount in container["Mounts"] if "trust" in mount.get("Name", "")]
         assert len(named) == 1, service
-        find = ("find", "/etc/puna", "-name", "*.key")
-        keys = cluster.engine.docker("exec", container["Id"], *find).split()
+        find = "find /etc/puna -name '*.key' 2> /dev/null; true"  # it may not enter every folder
+        keys = cluster.engine.docker("exec", container["Id"], "sh", "-c", find).split()
         assert keys == ([] if service == "redis" else ["/etc/puna/trust/tls.key"])
+
+
+def test_the_user_of_one_role_cannot_read_the_volume_of_another(cluster: ComposeCluster) -> None:
+    volumes = [f"{PROJECT}_{name}" for name in ("trust", "trust-gateway", "trust-host", "gateway-state", "host-state")]
+    owners = dict(zip(volumes, ("trust", "gateway", "host", "gateway", "host"), strict=True))
+    for service in ("host", "gateway", "scheduler", "discovery", "redis", "prometheus"):
+        user = ":".join(map(str, USERS[service]))
+        mounts = [word for place in volumes for word in ("--volume", f"{place}:/{place}:ro")]
+        words = ("run", "--rm", "--user", user, *mounts, "--entrypoint", "sh", IMAGE)
+        script = "for place; do ls /$place > /tmp/out 2>&1 && echo $place; done; true"
+        listed = cluster.engine.docker(*words, "-c", script, "-", *volumes).split()
+        assert listed == [place for place in volumes if owners[place] == service], service
 
 
 def test_a_metrics_page_is_closed_to_other_roles(cluster: ComposeCluster) -> None:
@@ -289,6 +303,26 @@ def test_a_metrics_page_is_closed_to_other_roles(cluster: ComposeCluster) -> Non
     )
     with pytest.raises(RuntimeError, match="403"):
         cluster.engine.docker("exec", cluster.inspect("host")["Id"], "python", "-c", program)
+
+
+# A short choice of `make attack`, which carries out all of them.
+SHORT = (
+    *("cross the networks of compose", "read metrics pages as a node", "say more to Redis than its users may"),
+    *("register as another node without a certificate", "highest fence from the network", "hostile code in `serve`"),
+)
+
+
+def test_attacks_from_containers_do_no_damage(cluster: ComposeCluster, tmp_path: Path) -> None:
+    chosen = [one for one in ATTACKS if one.name in SHORT]
+    assert len(chosen) == len(SHORT)
+    results = attacked(cluster, chosen, tmp_path)
+    assert {name: found["after"]["damage"] for name, found in results.items()} == dict.fromkeys(SHORT, False), results
+
+
+def test_the_doctor_of_a_container_says_what_the_kernel_confines(cluster: ComposeCluster) -> None:
+    said = cluster.engine.docker("exec", cluster.inspect("host")["Id"], "sh", "-c", "puna doctor || true")
+    found = f"Landlock {landlock_version()}" if landlock_version() else "no Landlock"
+    assert found in said
 
 
 def test_an_unknown_role_is_refused_by_name(engine: Engine, image: Path) -> None:
@@ -409,7 +443,10 @@ def test_models_keys_and_placements_outlive_a_restart_of_everything(cluster: Com
     assert cluster.said(QUESTION, model="kept") == EXPECTED
 
 
-def test_a_host_of_another_machine_joins_and_serves(cluster: ComposeCluster) -> None:
+CREATE_TOKEN = ("puna", "tokens", "create", "--dir", "/trust")
+
+
+def test_a_host_of_another_machine_joins_with_a_token_and_serves(cluster: ComposeCluster) -> None:
     network = ("ip", "address", "add", "dev", "lo")
     cluster.engine.run_beside(*network, f"{HERE}/32")
     cluster.engine.run_beside(*network, f"{FAR}/32")
@@ -424,14 +461,8 @@ def test_a_host_of_another_machine_joins_and_serves(cluster: ComposeCluster) -> 
         "NODE_NAME": "far",
         "NODE_ADDRESS": FAR,
         "DISCOVERY_ADDRESS": f"{HERE}:7601",
-        "TRUST_DIRECTORY": str(cluster.source / "far"),
+        "JOIN_TOKEN": cluster.engine.docker("exec", cluster.inspect("trust")["Id"], *CREATE_TOKEN),
     }
-    authority = cluster.inspect("trust")["Id"]
-    cluster.engine.docker("exec", authority, "puna", "trust", "issue", "node/far", "--dir", "/trust")
-    certificate = cluster.source / "far"
-    cluster.engine.docker("cp", f"{authority}:/trust/node/far", str(certificate))
-    for path in (certificate, *certificate.iterdir()):
-        os.chown(path, PUNA_USER, PUNA_USER)
     try:
         cluster.compose("up", "--detach", "--no-build", settings=far)
         cluster.wait_until_healthy("host", project="puna-far")
@@ -441,8 +472,16 @@ def test_a_host_of_another_machine_joins_and_serves(cluster: ComposeCluster) -> 
             lambda: cluster.nodes_of() == ["far"], deadline_s=HEALTHY_S, what="the model is there, and there alone"
         )
         assert cluster.said(QUESTION) == EXPECTED
+        # Its certificate outlives the container that got it, and the token is used up.
+        cluster.compose("up", "--detach", "--no-build", "--force-recreate", settings=far | {"JOIN_TOKEN": ""})
+        cluster.wait_until_healthy("join", "host", project="puna-far")
+        impostor = far | {"COMPOSE_PROJECT_NAME": "puna-impostor", "NODE_NAME": "host"}
+        token = cluster.engine.docker("exec", cluster.inspect("trust")["Id"], *CREATE_TOKEN)
+        with pytest.raises(RuntimeError, match="there is a node host already"):
+            cluster.compose("run", "--rm", "join", "join", far["DISCOVERY_ADDRESS"], token, settings=impostor)
     finally:
         cluster.compose("down", "--volumes", "--timeout=30", settings=far)
+        cluster.compose("down", "--volumes", "--timeout=30", settings=far | {"COMPOSE_PROJECT_NAME": "puna-impostor"})
 
 
 def test_a_gateway_with_tls_answers_over_tls_only(cluster: ComposeCluster, tmp_path: Path) -> None:

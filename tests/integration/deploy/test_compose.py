@@ -46,16 +46,16 @@ SETTINGS: Mapping[str, type[Any]] = {
     "discovery": DiscoverySettings,
     "host": HostSettings,
 }
-LISTENERS = ("HOST", "GRPC_HOST", "SCHEDULER_LISTEN", "DISCOVERY_LISTEN", "NODE_LISTEN", "TUNNEL_LISTEN")
+LISTENERS = ("HOST", "GRPC_HOST", "SCHEDULER_LISTEN", "DISCOVERY_LISTEN", "NODE_LISTEN", "TUNNEL_LISTEN", "JOIN_LISTEN")
 METRICS = "PUNA_METRICS_LISTEN"
 # What somebody may publish, and with which file.
 PUBLISHED = {
     MAIN: {"gateway": {11434, 11435}},
-    f"{FOLDER}/join.yml": {"discovery": {7601}},
+    f"{FOLDER}/join.yml": {"discovery": {7601, 7605}},
     f"{FOLDER}/dashboards.yml": {"grafana": {3000}, "prometheus": {9090}},
 }
 # Made by the operator, or by compose itself.
-OPERATORS_OWN = {"./keys", "./tls", "./trust"}
+OPERATORS_OWN = {"./keys", "./tls"}
 TRUST = "/etc/puna/trust"
 READ_BY_COMPOSE = {"COMPOSE_PROFILES", "COMPOSE_FILE"}
 
@@ -106,7 +106,8 @@ def test_there_is_a_profile_for_each_kind_of_cluster() -> None:
         "prometheus": ("monitoring",),
         "grafana": ("monitoring",),
     }
-    assert {name: service["profiles"] for name, service in services(HOST).items()} == {
+    assert {name: service.get("profiles", []) for name, service in services(HOST).items()} == {
+        "join": [],
         "host": ["cpu"],
         "host-nvidia": ["nvidia"],
     }
@@ -119,7 +120,7 @@ def test_names_of_settings_exist_and_their_values_are_accepted(file: str, monkey
         assert {one for one in environment if one.startswith("PUNA_")} <= KNOWN_NAMES, f"{file}: {name}"
         role = role_of(service)
         if role is None:
-            assert not any(one.startswith("PUNA_") for one in environment)
+            assert name == "join" or not any(one.startswith("PUNA_") for one in environment)
             continue
         with monkeypatch.context() as patch:
             for one, value in environment.items():
@@ -128,7 +129,8 @@ def test_names_of_settings_exist_and_their_values_are_accepted(file: str, monkey
             settings = SETTINGS[role].load()
         fields = {f"PUNA_{one.upper()}" for one in type(settings).model_fields}
         addresses = {"PUNA_DISCOVERY_ADDRESS", "PUNA_SCHEDULER_ADDRESS"}  # one map for every role
-        unused = {one for one in environment if one.startswith("PUNA_")} - fields - addresses
+        of_commands = {"PUNA_HOME"} if role == "gateway" else set()  # where operators run `puna`
+        unused = {one for one in environment if one.startswith("PUNA_")} - fields - addresses - of_commands
         assert not unused, f"{file}: {name} reads none of {sorted(unused)}"
 
 
@@ -139,7 +141,7 @@ def test_the_image_sets_known_names_and_has_every_role() -> None:
     roles = set(next(iter(re.findall(r'^roles="(.*)"$', entry, re.MULTILINE))).split(", "))
     used = {service["command"][0] for _, _, service in each() if role_of(service)}
     assert used == set(SETTINGS)
-    assert used | {"redis-server", "trust"} == roles
+    assert used | {"redis-server", "trust", "join"} == roles
     copied = re.findall(r"^COPY (?:--chown=\S+ )?(?!--from)([^\n]+) \S+$", dockerfile, re.MULTILINE)
     for source in itertools.chain.from_iterable(line.split() for line in copied):
         assert "[" in source or (ROOT / source).exists(), source
@@ -223,13 +225,13 @@ def test_services_have_no_rights_and_have_limits(file: str) -> None:
 
 
 def test_images_of_others_have_a_version_and_starts_wait_for_health() -> None:
-    for _, name, service in each(MAIN, HOST):
+    for file, name, service in each(MAIN, HOST):
         image = service["image"]
         if not image.startswith("puna:"):
             assert re.search(r":v?\d+\.\d+\.\d+|@sha256:[0-9a-f]{64}$", image), image
         for needed, how in service.get("depends_on", {}).items():
             assert how == {"condition": "service_healthy"}
-            assert "healthcheck" in services(MAIN)[needed]
+            assert "healthcheck" in services(file)[needed]
         if name in services(MAIN) and service.get("network_mode") != "host":
             assert service.get("depends_on") or name == "trust", name
 
@@ -288,10 +290,22 @@ def test_each_service_has_the_certificate_of_its_role_and_no_other() -> None:
             assert service["environment"]["PUNA_TRUST"] == TRUST
 
 
+def test_each_role_has_a_user_of_its_own_and_the_authority_is_in_the_group_of_all() -> None:
+    main = {name: service for name, service in services(MAIN).items() if "image" in service}
+    users: dict[str, set[str]] = {}
+    for name, service in main.items():
+        users.setdefault(service["user"], set()).add(name.partition("-")[0])
+    assert all(len(roles) == 1 for roles in users.values()), users
+    readers = {service["user"].partition(":")[2] for service in main.values() if TRUST in str(service.get("volumes"))}
+    assert set(main["trust"]["group_add"]) == readers
+    # With join.yml, discovery is the authority.
+    assert services(f"{FOLDER}/join.yml")["discovery"]["user"] == main["trust"]["user"]
+
+
 def test_the_image_has_the_directories_of_the_authority_so_that_volumes_have_their_owner() -> None:
     made = text_of("deploy/Dockerfile").partition("install -d")[2]
     for volume in services(MAIN)["trust"]["volumes"]:
-        assert re.search(rf"\s/?{volume.partition(':/')[2]}\s", made), volume
+        assert re.search(rf"\s{volume.partition(':/')[2]}[;\s]", made), volume
 
 
 def test_no_shipped_file_consents_to_plaintext_and_one_to_a_gateway_without_keys() -> None:
