@@ -308,7 +308,8 @@ def test_a_metrics_page_is_closed_to_other_roles(cluster: ComposeCluster) -> Non
 # A short choice of `make attack`, which carries out all of them.
 SHORT = (
     *("cross the networks of compose", "read metrics pages as a node", "say more to Redis than its users may"),
-    *("register as another node without a certificate", "highest fence from the network", "hostile code in `serve`"),
+    *("call methods of other roles as a gateway", "register as another node without a certificate"),
+    *("highest fence from the network", "hostile code in `serve`"),
 )
 
 
