@@ -5,7 +5,9 @@ from typing import Any, Self
 
 from common.grpc.client import ask, call_metadata, open_channel
 from common.grpc.errors import domain_errors, received
+from common.trust.identity import own_identity
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
+from runner.multiplexer import REQUEST_BYTES_MAX, Multiplexer
 
 CALL_TIMEOUT_S = 30.0
 
@@ -13,11 +15,14 @@ CALL_TIMEOUT_S = 30.0
 class RunnerClient:
     """One channel to one runner; any number of calls at the same time."""
 
+    multiplexes = False  # until the runner has said so (RunnerStatus.multiplexes)
+
     def __init__(self, address: str, peer: str = "") -> None:
         """`address` is the runner's gRPC target; connects with the first call. `peer`: as `runner_peer` returns it."""
         self.address = address
         self._channel = open_channel(address, peer)
         self._stub = runner_pb2_grpc.RunnerStub(self._channel)
+        self._multiplexer = Multiplexer(self._stub.Multiplex, own_identity())
 
     async def __aenter__(self) -> Self:
         return self
@@ -27,16 +32,25 @@ class RunnerClient:
 
     async def close(self) -> None:
         """End every call and the channel."""
+        await self._multiplexer.close()
         await self._channel.close()
 
-    async def generate(
+    def generate(
         self, request: runner_pb2.GenerateRequest, *, timeout_s: float | None = None
     ) -> AsyncIterator[runner_pb2.GenerateEvent]:
-        """Yield the events of one sequence. Leaving the iteration cancels the call and frees the slot.
+        """Iterate over the events of one sequence. Closing the iterator cancels the sequence and frees the slot.
 
         Raises:
             PunaError: as the runner raised it; ModelUnavailable if it cannot be reached or died.
         """
+        if self.multiplexes and request.ByteSize() <= REQUEST_BYTES_MAX:
+            return self._multiplexer.generate(request, timeout_s)
+        return self._generate_alone(request, timeout_s)
+
+    async def _generate_alone(
+        self, request: runner_pb2.GenerateRequest, timeout_s: float | None
+    ) -> AsyncIterator[runner_pb2.GenerateEvent]:
+        """Generate over a call of its own: for runners of earlier builds, and for large requests."""
         call = self._stub.Generate(request, timeout=timeout_s, metadata=call_metadata())
         events: Any = aiter(call)
         try:

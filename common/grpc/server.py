@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -28,6 +29,8 @@ from common.trust.roles import Role
 from common.trust.sockets import private_umask, socket_fault
 
 log = get_logger()
+
+_check_again: ContextVar[Callable[[], object]] = ContextVar("check_again", default=lambda: None)
 
 if TYPE_CHECKING:  # generic in the stubs only
     Handler = grpc.RpcMethodHandler[Any, Any]
@@ -195,7 +198,7 @@ class CallInterceptor(aio.ServerInterceptor):
                 tracing.use_caller(_headers(context))
                 try:
                     check = self._check(context, method)
-                    _check_numbers(request)
+                    check_numbers(request)
                     return await behaviour(_checked(request, check), context)
                 except Exception as error:  # noqa: BLE001  # the edge: bugs become INTERNAL here
                     await _abort(context, error, method)
@@ -208,7 +211,8 @@ class CallInterceptor(aio.ServerInterceptor):
                 tracing.use_caller(_headers(context))
                 try:
                     check = self._check(context, method)
-                    _check_numbers(request)
+                    _check_again.set(partial(self._check, context, method))
+                    check_numbers(request)
                     answers = behaviour(_checked(request, check), context)
                     if inspect.isawaitable(
                         answers
@@ -235,6 +239,15 @@ class CallInterceptor(aio.ServerInterceptor):
         return partial(self._revocations.check, facts)
 
 
+def check_caller_again() -> None:
+    """Check the caller of the running call as at its start: for messages that stand for calls of their own.
+
+    Raises:
+        Unauthenticated: its certificate expired meanwhile.
+    """
+    _check_again.get()()
+
+
 def _checked(request: Any, check: Callable[[], None] | None) -> Any:
     """Return a request, or a stream of requests with a check before each."""
     if check is None or not hasattr(request, "__aiter__"):
@@ -259,8 +272,8 @@ def _headers(context: ServicerContext) -> list[tuple[str, str]]:
     return [(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
 
 
-def _check_numbers(request: Any) -> None:
-    """Check the numbers of a single request.
+def check_numbers(request: Any) -> None:
+    """Check the numbers of a single request, or of one message of a stream.
 
     Raises:
         InvalidRequest: one is out of range.
@@ -269,15 +282,20 @@ def _check_numbers(request: Any) -> None:
         raise InvalidRequest(str(found), param=found.path.rpartition(".")[2])
 
 
+def domain_error(error: Exception, method: str) -> PunaError:
+    """Return what the caller gets for an error of a handler, and log it: bugs become INTERNAL without their text."""
+    if not isinstance(error, PunaError):
+        log.exception("grpc.bug", method=method)
+        return InternalError("internal error")
+    if not isinstance(error, RequestCanceled):
+        log.info("grpc.refused", method=method, reason=error.reason, text=error.message)
+    return error
+
+
 async def _abort(context: ServicerContext, error: Exception, method: str) -> None:
     """End the call with the error's status. grpc.aio's own AbortError is an Exception too and passes."""
     if isinstance(error, aio.AbortError):
         raise error
-    if not isinstance(error, PunaError):
-        log.exception("grpc.bug", method=method)
-        error = InternalError("internal error")
-    elif not isinstance(error, RequestCanceled):
-        log.info("grpc.refused", method=method, reason=error.reason, text=error.message)
-    status = to_status(error)
+    status = to_status(domain_error(error, method))
     context.set_trailing_metadata(status.trailing_metadata)
     await context.abort(status.code, status.details, status.trailing_metadata)

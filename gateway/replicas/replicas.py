@@ -319,6 +319,7 @@ class ReplicaPool:
         )
         connection.reported_s = self._clock.now_s()
         connection.prompt_tokens_per_s = status.prompt_tokens_per_s
+        connection.runner.multiplexes = status.multiplexes
         if status.HasField("held_prefixes"):
             connection.held = frozenset(status.held_prefixes.names)
             connection.parked = frozenset(status.held_prefixes.parked_names)

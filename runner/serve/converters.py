@@ -83,17 +83,11 @@ def request_from_proto(
     )
 
 
-def token_to_proto(token: TextToken, pieces: list[bytes]) -> runner_pb2.Token:
-    """Convert a generated token with its own bytes, shown or not."""
-    logprobs = token.logprobs
-    if logprobs is None:
-        return runner_pb2.Token(id=token.token_id, piece=pieces[token.token_id])
-    return runner_pb2.Token(
-        id=token.token_id,
-        piece=pieces[token.token_id],
-        logprob=logprobs.chosen,
-        top=[
-            runner_pb2.Alternative(id=token_id, piece=pieces[token_id], logprob=logprob)
-            for token_id, logprob in logprobs.top
-        ],
-    )
+def write_token(token: TextToken, pieces: list[bytes], message: runner_pb2.Token) -> None:
+    """Write a generated token with its own bytes, shown or not, into an empty message."""
+    message.id = token.token_id
+    message.piece = pieces[token.token_id]
+    if (logprobs := token.logprobs) is not None:
+        message.logprob = logprobs.chosen
+        for token_id, logprob in logprobs.top:
+            message.top.add(id=token_id, piece=pieces[token_id], logprob=logprob)

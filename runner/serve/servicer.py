@@ -3,12 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from grpc import aio
 
 from common.clock import NS_PER_MS, NS_PER_S
+from common.closing import closing
 from common.errors import InvalidRequest, ModelLoading, PlacementMismatch, UnsupportedCapability
 from common.telemetry import tracing
 from common.telemetry.logs import get_logger
@@ -21,14 +23,12 @@ from runner.core.sequence.requests import TokenizedPrompt
 from runner.core.sequence.text_stream import Release, check_stop_strings
 from runner.engine.contract.engine import Engine, Progressed, SequenceTimes
 from runner.serve.constraints import ConstraintReader
-from runner.serve.converters import (
-    request_from_proto,
-    token_to_proto,
-)
+from runner.serve.converters import request_from_proto, write_token
 from runner.serve.embedding_servicer import NO_EMBEDDINGS, NO_RANKING, PooledService
+from runner.serve.multiplexed_call import MultiplexedCall
 from runner.serve.prompts import check_ids, tokenize_prompt
 from runner.serve.status import StatusBoard
-from runner.serve.streams import Finished, Stream, StreamTable
+from runner.serve.streams import Finished, Stream, StreamEvent, StreamTable
 
 log = get_logger()
 
@@ -62,6 +62,29 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self, request: runner_pb2.GenerateRequest, context: aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[runner_pb2.GenerateEvent]:
         """Stream one sequence."""
+        async with self._sequence(request) as stream:
+            async for event in stream.events():
+                message = runner_pb2.GenerateEvent()
+                self._write(event, message)
+                yield message
+                self._streams.drained(stream)
+
+    async def Multiplex(
+        self, request: AsyncIterator[runner_pb2.SequenceCommand], context: aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[runner_pb2.StepEvents]:
+        """Stream many sequences of one caller."""
+        call = MultiplexedCall(self._sequence, self._write, self._streams)
+        async with closing(call.run(request)) as messages:
+            async for message in messages:
+                yield message
+
+    @asynccontextmanager
+    async def _sequence(self, request: runner_pb2.GenerateRequest) -> AsyncIterator[Stream]:
+        """Open the stream of a request; leaving frees its slot and accounts for it.
+
+        Raises:
+            PunaError: the request is refused.
+        """
         attributes = {"puna.placement": self.info.placement.placement_id}
         with tracing.begin("generate", attributes, kind=tracing.SpanKind.SERVER) as span:
             self._admit(request)
@@ -73,21 +96,15 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             generation = request_from_proto(request, prompt, constraints)
             stream = self._streams.open(generation, stops=stops, visible=frozenset(request.visible_token_ids))
             self._streams.held.note(stream.id, request)
-            outcome = "cancelled"
-            finished: Finished | None = None
+            is_error = False
             try:
-                async for event in stream.events():
-                    if isinstance(event, Finished):
-                        finished = event
-                        outcome = event.ending.reason.value
-                    yield self._to_proto(event)
-                    self._streams.drained(stream)
+                yield stream
             except Exception:
-                outcome = "error"
+                is_error = True
                 raise
             finally:
                 self._streams.close(stream)
-                self._account(stream, outcome, finished, span)
+                self._account(stream, span, is_error=is_error)
 
     async def Embed(
         self, request: runner_pb2.EmbedRequest, context: aio.ServicerContext[Any, Any]
@@ -198,28 +215,30 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             return read()
         return await asyncio.to_thread(read)
 
-    def _to_proto(self, event: Progressed | Release | Finished) -> runner_pb2.GenerateEvent:
+    def _write(self, event: StreamEvent, message: runner_pb2.GenerateEvent) -> None:
+        """Write an event into an empty message, in place: a message that is put into another one is copied."""
         match event:
             case Release():
                 pieces = self._engine.vocabulary.pieces
-                tokens = [token_to_proto(token, pieces) for token in event.tokens]
-                return runner_pb2.GenerateEvent(tokens=runner_pb2.TokenChunk(text=event.text, tokens=tokens))
+                chunk = message.tokens
+                chunk.text = event.text
+                for token in event.tokens:
+                    write_token(token, pieces, chunk.tokens.add())
             case Progressed():
-                return runner_pb2.GenerateEvent(
-                    prompt=runner_pb2.PromptProgress(
-                        done_tokens=event.done_tokens,
-                        total_tokens=event.total_tokens,
-                        cached_tokens=event.cached_tokens,
-                    )
-                )
+                progress = message.prompt
+                progress.done_tokens = event.done_tokens
+                progress.total_tokens = event.total_tokens
+                progress.cached_tokens = event.cached_tokens
             case Finished():
                 times = event.times
                 if times is not None:
                     self._board.evaluated(tokens=times.evaluated_tokens, duration_ns=times.prompt_ns)
-                return runner_pb2.GenerateEvent(final=_final(event))
+                message.final.CopyFrom(_final(event))
 
-    def _account(self, stream: Stream, outcome: str, finished: Finished | None, span: tracing.Span) -> None:
+    def _account(self, stream: Stream, span: tracing.Span, *, is_error: bool) -> None:
         """Metrics, spans, and the one line that each request leaves in the log; never a prompt."""
+        ending = stream.finished.ending if stream.finished is not None else None
+        outcome = "error" if is_error else ending.reason.value if ending is not None else "cancelled"
         metrics.REQUESTS.labels(reason=outcome).inc()
         times = stream.times
         if times is not None:
@@ -232,7 +251,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         log.info(
             "request.done",
             reason=outcome,
-            detail=finished.ending.detail if finished is not None else "",
+            detail=ending.detail if ending is not None else "",
             prompt_tokens=times.prompt_tokens if times is not None else len(stream.request.prompt.inputs),
             cached_tokens=times.cached_tokens if times is not None else 0,
             generated_tokens=stream.text.counted,

@@ -132,6 +132,7 @@ class StatusBoard:
             threads=self.threads.now,
             threads_max=self.threads.most,
             hung_ms=round(self.hung_s * MS_PER_S),
+            multiplexes=requests.slots > 0,
         )
 
     async def watch(self) -> AsyncIterator[cluster_pb2.RunnerStatus]:

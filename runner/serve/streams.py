@@ -57,8 +57,13 @@ class Stream:
     times: SequenceTimes | None = None
     paused: bool = False
     backlog_tokens: int = 0
+    finished: Finished | None = None  # once the reader has it
+    on_news: Callable[[], object] = field(init=False)
     _events: deque[Progressed | Release] = field(default_factory=deque)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.on_news = self._changed.set
 
     def add(self, event: Progressed | Release) -> None:
         """Queue an event for the reader; the newest progress replaces an older one."""
@@ -67,34 +72,37 @@ class Stream:
         elif self._events and isinstance(self._events[-1], Progressed):
             self._events.pop()
         self._events.append(event)
-        self._changed.set()
+        self.on_news()
 
-    def wake(self) -> None:
-        """Let the reader look again."""
-        self._changed.set()
-
-    async def events(self) -> AsyncIterator[StreamEvent]:
-        """Progress and text as they come, then exactly one `Finished`.
+    def take(self) -> StreamEvent | None:
+        """Return the next event, or None until `on_news` is called: progress and text, then exactly one `Finished`.
 
         Releases that gathered while the reader was away are joined into one.
 
         Raises:
             PunaError: the sequence cannot go on.
         """
-        while True:
-            while self._events:
-                yield self._take()
-            if self.error is not None:
-                raise self.error
-            if self.freed:
-                if self.ending is None:
-                    raise RequestCanceled("request canceled")
-                yield Finished(self.ending, self.text.counted, self.times)
-                return
-            self._changed.clear()
-            await self._changed.wait()
+        if self._events:
+            return self._joined()
+        if self.error is not None:
+            raise self.error
+        if not self.freed:
+            return None
+        if self.ending is None:
+            raise RequestCanceled("request canceled")
+        self.finished = Finished(self.ending, self.text.counted, self.times)
+        return self.finished
 
-    def _take(self) -> Progressed | Release:
+    async def events(self) -> AsyncIterator[StreamEvent]:
+        """Yield every event as `take` returns it, to a reader of this stream alone."""
+        while self.finished is None:
+            if (event := self.take()) is not None:
+                yield event
+            else:
+                self._changed.clear()
+                await self._changed.wait()
+
+    def _joined(self) -> Progressed | Release:
         event = self._events.popleft()
         if isinstance(event, Release):
             while self._events and isinstance(following := self._events[0], Release):
@@ -191,7 +199,7 @@ class StreamTable(RequestTable):
 
     def drained(self, stream: Stream) -> None:
         """Resume a paused stream whose reader took what was there."""
-        if stream.paused and not stream.freed:
+        if stream.paused and not stream.backlog_tokens and not stream.freed:
             stream.paused = False
             self._engine.pause(stream.id, False)
 
@@ -214,7 +222,7 @@ class StreamTable(RequestTable):
                     stream.freed = True
                     stream.times = outcome.times
                     del self._streams[stream.id]
-                    stream.wake()
+                    stream.on_news()
                     if not self._streams:
                         self.idle.set()
                 case _:

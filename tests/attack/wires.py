@@ -27,7 +27,7 @@ NODE_MAY = frozenset({"WatchInventory", "StatBlob", "ReadBlob", "ReadManifest"})
 GATEWAY_MAY = frozenset(
     {
         *("Pull", "Create", "Copy", "Delete", "PutBlob", "ReadHeader", "StatBlob", "ReadBlob", "ReadManifest"),
-        *("Generate", "Embed", "Rerank", "Tokenize", "Detokenize", "WatchLoad", "GetInfo", "InjectFault"),
+        *("Generate", "Multiplex", "Embed", "Rerank", "Tokenize", "Detokenize", "WatchLoad", "GetInfo", "InjectFault"),
     }
 )
 FAR_FUTURE_MS = 2**63

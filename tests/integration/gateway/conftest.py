@@ -82,6 +82,12 @@ async def started_cluster(
         yield Cluster(gateway, scheduler, runner, http, openai_client, ollama_client)
 
 
+@pytest.fixture(params=[True, False], ids=["one call", "a call each"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run with runners of this build, and with those of earlier builds, which do not multiplex."""
+    monkeypatch.setattr(ScriptedRunner, "multiplexes", request.param)
+
+
 @pytest.fixture
 def start_cluster() -> StartCluster:
     """Start a cluster of the test's own making; an asynchronous context."""

@@ -7,15 +7,17 @@ import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from grpc import aio
 
+from common.closing import closing
 from common.errors import DeviceNotFound, InvalidRequest, ModelNotFound, PlacementMismatch, PunaError
 from common.grpc.server import GrpcServer, bind_server
 from protos import cluster_pb2, discovery_pb2, runner_pb2, runner_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
 from runner.core.sequence.truncation import too_long
 from runner.serve.status import REPORT_INTERVAL_S
+from tests.integration.gateway.scripted_multiplex import ScriptedCall
 from tests.integration.gateway.scripted_operations import ScriptedOperations
 
 Context = aio.ServicerContext[Any, Any]
@@ -51,6 +53,7 @@ Step = Callable[["ScriptedRunner"], Awaitable[None]]
 class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
     """Answers every request with `pieces`. `before` and `after_piece` are run where their names say."""
 
+    multiplexes: ClassVar[bool] = True  # False: as of an earlier build
     pieces: Sequence[str] = ANSWER
     slots: int = 4
     context_tokens: int = 512
@@ -69,6 +72,7 @@ class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
     state: cluster_pb2.RunnerState.ValueType = cluster_pb2.RUNNER_STATE_READY
     busy: int = 0
     busy_most: int = 0
+    multiplexed: int = 0  # calls of Multiplex
     server: GrpcServer | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -92,7 +96,11 @@ class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
 
     def status(self) -> cluster_pb2.RunnerStatus:
         return cluster_pb2.RunnerStatus(
-            state=self.state, load_fraction=1.0, slots_total=self.slots, slots_busy=min(self.busy, self.slots)
+            state=self.state,
+            load_fraction=1.0,
+            slots_total=self.slots,
+            slots_busy=min(self.busy, self.slots),
+            multiplexes=self.multiplexes,
         )
 
     def replica(self) -> scheduler_pb2.Replica:
@@ -133,6 +141,14 @@ class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
         finally:
             self._count(-1)
             self.released.set()
+
+    async def Multiplex(  # noqa: N802
+        self, request: AsyncIterator[runner_pb2.SequenceCommand], context: Context
+    ) -> AsyncIterator[runner_pb2.StepEvents]:
+        self.multiplexed += 1
+        async with closing(ScriptedCall(self.Generate).run(request)) as messages:
+            async for message in messages:
+                yield message
 
     async def _answer(self, request: runner_pb2.GenerateRequest) -> AsyncIterator[runner_pb2.GenerateEvent]:
         prompt = segment_ids(request.prompt)

@@ -18,6 +18,8 @@ from tests.integration.gateway.conftest import WAIT_S, Cluster, StartCluster, ev
 from tests.integration.gateway.scripted import ANSWER, MODEL_NAME, Context, ScriptedRunner, scripted_model
 from tests.waiting import next_look
 
+pytestmark = pytest.mark.usefixtures("way")
+
 REPORT_S = 0.2
 QUESTION: Any = [{"role": "user", "content": "What is Puna?"}]
 TEXT = "".join(ANSWER)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.client import RunnerClient
 from tests.integration.runner.contract import Driver, driven
 from tests.integration.runner.engine_kinds import KINDS, Kind, layout
 from tools.model_zoo import ZOO, build
@@ -19,6 +20,12 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
     """The file of a zoo model by its name."""
     directory = tmp_path_factory.mktemp("zoo")
     return lambda name: build(name, directory)
+
+
+@pytest.fixture(params=[False, True], ids=["a call each", "one call"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have clients ask for sequences in both of the ways that there are."""
+    monkeypatch.setattr(RunnerClient, "multiplexes", request.param)
 
 
 @pytest.fixture(params=KINDS)

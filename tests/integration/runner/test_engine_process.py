@@ -108,6 +108,7 @@ async def test_a_load_takes_its_time_and_may_fail(tmp_path: Path) -> None:
         assert await runner.exit_status() == EXIT_LOAD_FAILED
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("exit_status", "seen"), [(70, 70), (1, 1), (None, -signal.SIGABRT)])
 async def test_it_dies_in_the_middle_of_an_answer(exit_status: int | None, seen: int, tmp_path: Path) -> None:
     # The first token has four steps to get here, on a busy machine too.
@@ -121,6 +122,7 @@ async def test_it_dies_in_the_middle_of_an_answer(exit_status: int | None, seen:
         assert await runner.exit_status() == seen
 
 
+@pytest.mark.usefixtures("way")
 async def test_a_poisoned_request_kills_it_and_no_other_does(tmp_path: Path) -> None:
     async with fake(tmp_path, abort_on_seed=666) as runner:
         await runner.ready()
@@ -132,6 +134,7 @@ async def test_a_poisoned_request_kills_it_and_no_other_does(tmp_path: Path) -> 
         assert await runner.exit_status() == -signal.SIGABRT
 
 
+@pytest.mark.usefixtures("way")
 async def test_a_stall_keeps_the_process_and_every_answer_waiting(tmp_path: Path) -> None:
     async with fake(tmp_path, stall_after_tokens=5) as runner:
         await runner.ready()

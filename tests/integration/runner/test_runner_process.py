@@ -37,6 +37,7 @@ def placement(placement_id: str, generation: int, incarnation: str) -> cluster_p
     return cluster_pb2.PlacementRef(placement_id=placement_id, generation=generation, incarnation=incarnation)
 
 
+@pytest.mark.usefixtures("way")
 async def test_it_says_hello_loads_serves_and_leaves_on_a_signal(zoo: Zoo, tmp_path: Path) -> None:
     async with started(zoo("dense"), tmp_path) as runner:
         assert runner.hello["address"] == f"unix:{tmp_path}/runner.sock"
@@ -127,6 +128,7 @@ async def test_health_and_reflection_answer(zoo: Zoo, tmp_path: Path) -> None:
             assert "puna.v1.Runner" in names
 
 
+@pytest.mark.usefixtures("way")
 async def test_a_request_for_another_placement_is_refused(zoo: Zoo, tmp_path: Path) -> None:
     async with started(zoo("dense"), tmp_path, "--placement", "p-1", "--generation", "2") as runner:
         await runner.ready()
@@ -138,6 +140,7 @@ async def test_a_request_for_another_placement_is_refused(zoo: Zoo, tmp_path: Pa
         assert len((await collect(runner.client, right)).tokens) == 16
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.behaviour("B-56")
 async def test_bad_requests_are_refused_in_words_and_hurt_nobody(zoo: Zoo, tmp_path: Path) -> None:
     async with started(zoo("dense"), tmp_path) as runner:
@@ -162,6 +165,7 @@ async def test_bad_requests_are_refused_in_words_and_hurt_nobody(zoo: Zoo, tmp_p
         assert (await runner.status_where(slots_busy=0)).queued == 0
 
 
+@pytest.mark.usefixtures("way")
 async def test_leaving_a_call_frees_its_slot(zoo: Zoo, tmp_path: Path) -> None:
     async with started(zoo("dense"), tmp_path) as runner:
         await runner.ready()
@@ -175,6 +179,7 @@ async def test_leaving_a_call_frees_its_slot(zoo: Zoo, tmp_path: Path) -> None:
         assert await runner.metric("puna_runner_requests_total") == 1
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.behaviour("B-47")
 async def test_ten_times_as_many_requests_as_slots_are_all_answered(zoo: Zoo, tmp_path: Path) -> None:
     async with started(zoo("dense"), tmp_path) as runner:
@@ -214,6 +219,7 @@ async def test_the_time_that_held_prompts_took_is_told_once_a_prompt_is_held(zoo
         assert status.held_prompt_ms == pytest.approx(spent_ms, rel=0.5, abs=1)
 
 
+@pytest.mark.usefixtures("way")
 async def test_a_signal_lets_running_sequences_finish_and_refuses_new_ones(zoo: Zoo, tmp_path: Path) -> None:
     async with started(zoo("dense"), tmp_path) as runner:
         await runner.ready()
@@ -250,6 +256,7 @@ async def test_a_file_that_cannot_be_loaded_is_an_error_status_and_exit_three(
         assert await runner.exit_status() == 3
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.behaviour("B-10")
 async def test_an_engine_that_dies_takes_its_process_along_at_once(zoo: Zoo, tmp_path: Path) -> None:
     async with started(zoo("dense"), tmp_path) as runner:
@@ -295,6 +302,7 @@ async def test_what_cannot_start_says_so_in_one_line(zoo: Zoo, options: tuple[st
     assert text in lines[0]
 
 
+@pytest.mark.usefixtures("way")
 async def test_generation_is_refused_while_loading_or_failed(tmp_path: Path) -> None:
     async with started(tmp_path / "none.gguf", tmp_path) as runner:
         with pytest.raises(PunaError) as refused:

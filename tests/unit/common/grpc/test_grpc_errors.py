@@ -5,11 +5,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from grpc import aio
+from google.rpc import status_pb2
+from grpc import StatusCode, aio
 
 from common.errors import InternalError, ModelUnavailable, PunaError, QueueFull, StartupError
 from common.grpc.client import open_channel
-from common.grpc.errors import domain_errors, received
+from common.grpc.errors import domain_errors, from_bytes, received, to_bytes
 from common.grpc.server import bind_server
 from protos import runner_pb2, runner_pb2_grpc
 
@@ -81,6 +82,14 @@ async def test_an_unreachable_peer_is_unavailable(tmp_path: Path) -> None:
             await runner_pb2_grpc.RunnerStub(channel).Tokenize(runner_pb2.TokenizeRequest(), timeout=DEADLINE_S)
     finally:
         await channel.close()
+
+
+def test_an_error_inside_a_message_arrives_as_one_of_a_call() -> None:
+    arrived = from_bytes(to_bytes(QueueFull("server busy", param="model", retry_after_s=2.5)))
+    assert isinstance(arrived, QueueFull)
+    assert (arrived.message, arrived.param, arrived.retry_after_s) == ("server busy", "model", 2.5)
+    of_newer_build = status_pb2.Status(code=StatusCode.UNAVAILABLE.value[0], message="moved")
+    assert isinstance(from_bytes(of_newer_build.SerializeToString()), ModelUnavailable)
 
 
 def test_a_listener_that_others_can_reach_needs_consent() -> None:

@@ -1,0 +1,144 @@
+"""Sequences over one call with certificates: a renewed one is used at once, an expired one begins nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from grpc import aio
+
+from common.closing import closing
+from common.errors import PunaError, Unauthenticated
+from common.grpc.client import open_channel
+from common.grpc.errors import from_bytes
+from common.grpc.server import bind_server
+from common.trust.identity import Identity
+from protos import runner_pb2, runner_pb2_grpc
+from runner.client import RunnerClient
+from runner.serve.multiplexed_call import MultiplexedCall
+from runner.serve.streams import Stream, StreamTable
+from tests.trust import Cluster, acting_as
+from tests.waiting import until
+
+DEADLINE_S = 30.0
+
+
+@dataclass
+class OneToken:
+    """A stream with one event, which ends when the test says so."""
+
+    ended: asyncio.Event
+    on_news: Any = None
+    taken: bool = False
+
+    def take(self) -> str | None:
+        if not self.taken:
+            self.taken = True
+            return "token"
+        return None
+
+
+@dataclass
+class Runner(runner_pb2_grpc.RunnerServicer):
+    """Multiplexes streams of one event; counts the calls that are open."""
+
+    calls: int = 0
+    open: int = 0
+    table: Any = field(default_factory=lambda: SimpleNamespace(slots=4, drained=lambda _stream: None))
+
+    async def Multiplex(self, request: Any, context: Any) -> AsyncIterator[runner_pb2.StepEvents]:  # noqa: N802
+        self.calls += 1
+        self.open += 1
+        call = MultiplexedCall(self._stream, self._write, cast(StreamTable, self.table))
+        try:
+            async with closing(call.run(request)) as messages:
+                async for message in messages:
+                    yield message
+        finally:
+            self.open -= 1
+
+    @asynccontextmanager
+    async def _stream(self, request: runner_pb2.GenerateRequest) -> AsyncIterator[Stream]:
+        yield cast(Stream, OneToken(asyncio.Event()))
+
+    def _write(self, event: object, message: runner_pb2.GenerateEvent) -> None:
+        message.prompt.done_tokens = 1
+
+
+@asynccontextmanager
+async def serving(runner: Runner, cluster: Cluster) -> AsyncIterator[str]:
+    with acting_as(cluster.identity("node/a")):
+        server = bind_server(
+            "127.0.0.1:0",
+            register=lambda one: runner_pb2_grpc.add_RunnerServicer_to_server(runner, one),
+            services=[],
+        )
+    await server.start()
+    try:
+        yield server.address
+    finally:
+        await server.stop(0)
+
+
+async def begun(client: RunnerClient) -> Any:
+    """A sequence that has its first event."""
+    events = client.generate(runner_pb2.GenerateRequest())
+    async with asyncio.timeout(DEADLINE_S):
+        await anext(events)
+    return events
+
+
+async def test_a_renewed_certificate_gets_another_call_and_the_older_one_ends_with_its_last_sequence(
+    tmp_path: Path,
+) -> None:
+    cluster, runner = Cluster(tmp_path), Runner()  # type: ignore[abstract]  # the other methods answer UNIMPLEMENTED
+    identity = Identity(cluster.directory("gateway"))
+    async with serving(runner, cluster) as address:
+        with acting_as(identity):
+            client = RunnerClient(address, "node/a")
+        client.multiplexes = True
+        async with client:
+            first, second = await begun(client), await begun(client)
+            assert (runner.calls, runner.open) == (1, 1)
+            before = identity.material()
+            cluster.directory("gateway")
+            await until(lambda: identity.material() is not before, deadline_s=DEADLINE_S, what="the new certificate")
+            third = await begun(client)
+            assert (runner.calls, runner.open) == (2, 2)
+            await first.aclose()
+            await second.aclose()
+            await until(lambda: runner.open == 1, deadline_s=DEADLINE_S, what="the end of the older call")
+            await third.aclose()
+            assert await begun(client)
+            assert runner.calls == 2
+
+
+async def test_a_caller_whose_certificate_expired_begins_no_sequence_on_an_open_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, runner = Cluster(tmp_path), Runner()  # type: ignore[abstract]  # as above
+    async with serving(runner, cluster) as address:
+        with acting_as(cluster.identity("gateway")):
+            channel: aio.Channel = open_channel(address, "node/a")
+        call = runner_pb2_grpc.RunnerStub(channel).Multiplex()
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await call.write(_start(1))
+                (event,) = cast(Any, await call.read()).events
+                assert event.HasField("event")
+                monkeypatch.setattr("common.trust.callers.time", SimpleNamespace(time=lambda: 2.0**40))
+                await call.write(_start(2))
+                (event,) = cast(Any, await call.read()).events
+            error: PunaError = from_bytes(event.error)
+            assert (event.sequence, type(error)) == (2, Unauthenticated)
+        finally:
+            call.cancel()
+            await channel.close()
+
+
+def _start(number: int) -> runner_pb2.SequenceCommand:
+    return runner_pb2.SequenceCommand(sequence=number, start=runner_pb2.StartSequence(credit_tokens=8))
