@@ -18,16 +18,26 @@ class ChoiceEvent:
     event: AnswerEvent
 
 
-async def merge_choices(answers: Sequence[AsyncIterator[AnswerEvent]]) -> AsyncIterator[ChoiceEvent]:
+def merge_choices(answers: Sequence[AsyncIterator[AnswerEvent]]) -> AsyncIterator[ChoiceEvent]:
     """Merge the events of all answers as they come. The first failure ends all of them and is raised."""
-    if len(answers) == 1:  # nothing to merge, so no task and no buffer either: most requests want one answer
-        async with closing(answers[0]) as events:
-            async for event in events:
-                yield ChoiceEvent(0, event)
-        return
-    async with closing(_merged(answers)) as merged:
-        async for choice in merged:
-            yield choice
+    # Most requests want one answer: nothing to merge, so no task, no buffer and no generator either.
+    return _OnlyChoice(answers[0]) if len(answers) == 1 else _merged(answers)
+
+
+class _OnlyChoice(AsyncIterator[ChoiceEvent]):
+    """The events of the only answer."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: AsyncIterator[AnswerEvent]) -> None:
+        self._answer = answer
+
+    async def __anext__(self) -> ChoiceEvent:
+        return ChoiceEvent(0, await self._answer.__anext__())
+
+    async def aclose(self) -> None:
+        async with closing(self._answer):
+            pass
 
 
 async def _merged(answers: Sequence[AsyncIterator[AnswerEvent]]) -> AsyncIterator[ChoiceEvent]:

@@ -58,6 +58,8 @@ log = get_logger()
 RESUME_WAIT_S = 300.0
 # And how long while there is no memory for one: that of a runner which has just died is not free at once.
 RESUME_SETTLED_S = 30.0
+# Events of a runner that the client sees. A tuple: a union of types is made anew for every token.
+_DELIVERED = (Delta, PromptProgress, Done)
 
 
 class Inference:
@@ -90,9 +92,62 @@ class Inference:
     async def answer(self, request: AnswerRequest, record: RequestRecord) -> AsyncIterator[AnswerEvent]:
         """Yield the events of one answer. The last one is Done, exactly once; else an error is raised.
 
+        Replicas are tried until one has answered to the end; each continues where the one before was lost.
+
         Raises:
             PunaError: translate it to the dialect. After a PromptProgress or Delta: as an error inside the stream.
         """
+        work: Work | None = None
+        async with closing(self._find_work(request, record)) as found:
+            async for item in found:
+                if isinstance(item, Work):
+                    work = item
+                else:
+                    yield item
+        assert work is not None
+        generation = self._generation(work, record)
+        attempts = generation.attempts
+        with metrics.bound(metrics.RUNNING, work.route.model.name).track_inprogress():
+            while True:
+                slot = self._slot_request(work, generation)
+                spent = Spent()
+                connection: Connection | None = None
+                turn = await self._turn(work, generation)
+                try:
+                    async with closing(self._connect(work, slot, generation)) as steps:
+                        async for step in steps:
+                            if isinstance(step, Connection):
+                                connection = step
+                            else:
+                                yield step
+                    assert connection is not None
+                    with tracing.begin("attempt", _place(connection), kind=tracing.SpanKind.CLIENT):
+                        async with closing(generation.run_on(connection, spent)) as events:
+                            async for event in events:
+                                turn.end()
+                                attempts.delivered = attempts.delivered or isinstance(event, _DELIVERED)
+                                yield event
+                    return
+                except PunaError as error:
+                    await self._recover(error, connection, generation)
+                finally:
+                    turn.end()
+                    if connection is not None:
+                        self._release(slot, connection, spent)
+
+    def _release(self, slot: SlotRequest, connection: Connection, spent: Spent) -> None:
+        if slot.need.is_suspect:
+            self.dispatcher.pool.clear_suspect(connection)
+        self.dispatcher.release(slot, connection, used_tokens=spent.tokens)
+
+    async def _turn(self, work: Work, generation: Generation) -> SenderTurn:
+        """Wait for the turn of the sender of a constraint that is slow to compile."""
+        if work.constraint is None:
+            return SenderTurn()
+        return await generation.within(self._constraints.turn(work.constraint))
+
+    async def _find_work(self, request: AnswerRequest, record: RequestRecord) -> AsyncIterator[LoadEvent | Work]:
+        """Yield the progress of finding the model, then the prepared request."""
         self.budget.earn()
         deadline_s = self._clock.now_s() + self._request_timeout_s
         if request.deadline_s is not None:
@@ -108,15 +163,7 @@ class Inference:
             assert route is not None
         record.model = route.model.name
         self._check_quarantine(request)
-        work = await self._prepare(request, route, deadline_s)
-        running = metrics.bound(metrics.RUNNING, route.model.name)
-        running.inc()
-        try:
-            async with closing(self._run(work, record)) as events:
-                async for event in events:
-                    yield event
-        finally:
-            running.dec()
+        yield await self._prepare(request, route, deadline_s)
 
     async def _prepare(self, request: AnswerRequest, route: RouteInfo, deadline_s: float) -> Work:
         """Prepare an answer: refuse everything that can be refused without a replica."""
@@ -163,15 +210,14 @@ class Inference:
             prefixes=prefixes,
         )
 
-    async def _run(self, work: Work, record: RequestRecord) -> AsyncIterator[AnswerEvent]:
-        """Try replicas until one has answered to the end; each goes on where the one before was lost."""
+    def _generation(self, work: Work, record: RequestRecord) -> Generation:
         attempts = Attempts(
             pool=self.dispatcher.pool,
             record=record,
             budget=self.budget,
             may_resume=self._resumes and record.may_resume,
         )
-        generation = Generation(
+        return Generation(
             work=work,
             record=record,
             attempts=attempts,
@@ -179,44 +225,6 @@ class Inference:
             marker_ids=self._marker_ids,
             clock=self._clock,
         )
-        while True:
-            slot = self._slot_request(work, generation)
-            spent = Spent()
-            connection: Connection | None = None
-            turn = SenderTurn()
-            if work.constraint is not None:
-                turn = await generation.within(self._constraints.turn(work.constraint))
-            try:
-                with tracing.begin("queue", {"gen_ai.request.model": slot.model_name}) as queue:
-                    joined_s = self._clock.now_s()
-                    # Most requests can take a free slot, without a generator and a timer.
-                    connection = None if self._is_other_model(work) else self.dispatcher.acquire_at_once(slot)
-                    if connection is None:
-                        async with closing(self._acquire(slot, generation)) as steps:
-                            async for step in steps:
-                                if isinstance(step, Connection):
-                                    connection = step
-                                else:
-                                    yield step
-                    assert connection is not None
-                    queue.set(_place(connection))
-                    waited_s = self._clock.now_s() - joined_s
-                    record.slot_found(connection.info, waited_s=waited_s, resumes=bool(attempts.cause))
-                with tracing.begin("attempt", _place(connection), kind=tracing.SpanKind.CLIENT):
-                    async with closing(generation.run_on(connection, spent)) as events:
-                        async for event in events:
-                            turn.end()
-                            attempts.delivered = attempts.delivered or isinstance(event, PromptProgress | Delta | Done)
-                            yield event
-                return
-            except PunaError as error:
-                await self._recover(error, connection, generation)
-            finally:
-                turn.end()
-                if connection is not None:
-                    if slot.need.is_suspect:
-                        self.dispatcher.pool.clear_suspect(connection)
-                    self.dispatcher.release(slot, connection, used_tokens=spent.tokens)
 
     def _slot_request(self, work: Work, generation: Generation) -> SlotRequest:
         options = load_options({**work.route.model.own_options, **work.request.options})
@@ -275,6 +283,31 @@ class Inference:
         if self._quarantine.remaining_s(claim(0).tenant, _body(request), now_s) > 0:
             metrics.QUARANTINED.inc()
             raise RequestQuarantined(POISON_TEXT)
+
+    async def _connect(
+        self, work: Work, slot: SlotRequest, generation: Generation
+    ) -> AsyncIterator[LoadEvent | Connection]:
+        """Yield what is waited for, then the replica, which is to be released from then on.
+
+        Raises:
+            PunaError: there is none to be had.
+        """
+        with tracing.begin("queue", {"gen_ai.request.model": slot.model_name}) as queue:
+            joined_s = self._clock.now_s()
+            # Most requests can take a free slot, without a timer.
+            connection = None if self._is_other_model(work) else self.dispatcher.acquire_at_once(slot)
+            if connection is None:
+                async with closing(self._acquire(slot, generation)) as steps:
+                    async for step in steps:
+                        if isinstance(step, Connection):
+                            connection = step
+                        else:
+                            yield step
+            assert connection is not None
+            yield connection
+            queue.set(_place(connection))
+            waited_s, resumes = self._clock.now_s() - joined_s, bool(generation.attempts.cause)
+            generation.record.slot_found(connection.info, waited_s=waited_s, resumes=resumes)
 
     async def _acquire(self, slot: SlotRequest, generation: Generation) -> AsyncIterator[LoadEvent | Connection]:
         """Wait for a slot. A begun answer waits for one as it waits for a load.

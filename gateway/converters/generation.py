@@ -110,7 +110,10 @@ def _constrain(message: runner_pb2.GenerateRequest, constraint: Constraint) -> N
 
 def delta(chunk: runner_pb2.TokenChunk) -> Delta:
     """Translate a piece of the answer."""
-    return Delta(content=chunk.text, tokens=tuple([_token(token) for token in chunk.tokens]))
+    tokens = chunk.tokens
+    if len(tokens) == 1:  # nearly always
+        return Delta(content=chunk.text, tokens=(_token(tokens[0]),))
+    return Delta(content=chunk.text, tokens=tuple([_token(token) for token in tokens]))
 
 
 def _token(token: runner_pb2.Token) -> GeneratedToken:

@@ -35,6 +35,7 @@ Item = TypeVar("Item")
 
 # While draining only: how soon the end of the last answer is noticed.
 _DRAIN_POLL_S = 0.05
+_WAITING = (Queued, LoadUpdate)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,8 +134,9 @@ class Service:
                     if reserved_tokens is not None:
                         await reserve(reserved_tokens)
                     async for event in events:
-                        self.live.note(live, event)
-                        yield self._shown(event) if isinstance(event, Queued | LoadUpdate) else event
+                        if isinstance(event.event if isinstance(event, ChoiceEvent) else event, _WAITING):
+                            self.live.note(live, event)
+                        yield self._shown(event) if isinstance(event, _WAITING) else event
         except (ModelUnavailable, InsufficientMemory) as error:
             if (text := self.inference.models.shown(error.message)) == error.message:
                 raise

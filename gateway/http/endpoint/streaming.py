@@ -10,7 +10,7 @@ from common.errors import InternalError, PunaError, RequestCanceled
 from common.telemetry.logs import get_logger
 from gateway.answers.choices import ChoiceEvent
 from gateway.answers.feed import EndOfFeed, Feed
-from gateway.core.request.answers import Dialect, LoadUpdate, Queued
+from gateway.core.request.answers import Delta, Dialect, LoadUpdate, Queued
 from gateway.http.endpoint.errors import error_body
 from gateway.http.endpoint.exchange import Exchange
 
@@ -112,7 +112,9 @@ class SseStream(Generic[Event]):
                 continue
             if not isinstance(batch, EndOfFeed):
                 for item in batch:
-                    self._note_progress(item.event if isinstance(item, ChoiceEvent) else item)
+                    event = item.event if isinstance(item, ChoiceEvent) else item
+                    if not isinstance(event, Delta):
+                        self._note_progress(event)
             return batch
 
     def _note_progress(self, item: object) -> None:

@@ -25,6 +25,7 @@ from gateway.http.openai.bodies import ChatCompletionBody, CompletionBody, OpenA
 from gateway.http.openai.requests import chat_requests, completion_requests
 
 _DIGEST_SHOWN = 8
+_SHOWN = (Delta, PromptProgress, Done)
 _FINISH_REASONS = {FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls"}
 
 
@@ -53,7 +54,7 @@ class OpenAiAnswer:
     def chunks(self, item: ChoiceEvent, choice_count: int) -> Iterable[dict[str, object]]:
         """Build the chunks of one event of a stream."""
         index, event = item.index, item.event
-        if not isinstance(event, PromptProgress | Delta | Done):
+        if not isinstance(event, _SHOWN):
             return
         if index not in self._begun:
             self._begun.add(index)
