@@ -9,6 +9,8 @@ quickly as the reader takes them.
 """
 
 import asyncio
+import contextlib
+import math
 import re
 import sys
 from collections.abc import AsyncIterator
@@ -46,22 +48,111 @@ _PROGRESS = _event(prompt=runner_pb2.PromptProgress(done_tokens=8, total_tokens=
 _TOKEN = _event(tokens=runner_pb2.TokenChunk(text=TEXT, tokens=[runner_pb2.Token(id=7, piece=TEXT.encode())]))
 
 
+def _final(count: int) -> bytes:
+    final = runner_pb2.Final(reason=runner_pb2.DONE_REASON_LENGTH, prompt_tokens=8, generated_tokens=count)
+    return _event(final=final)
+
+
+def _wanted(request: runner_pb2.GenerateRequest) -> tuple[int, int]:
+    """Return the number of tokens of an answer, and how many it gets a second."""
+    found = _NUMBERS.search("".join(segment.text + segment.literal for segment in request.prompt))
+    assert found is not None
+    return int(found[1]), int(found[2])
+
+
+def _step_s(rate: int) -> float:
+    """Return the time of the next step: answers of one rate get their tokens at the same moments, as from an engine."""
+    now_s = asyncio.get_running_loop().time()
+    return math.ceil(now_s * rate) / rate if rate else now_s
+
+
 async def generate(request: bytes, _context: Any) -> AsyncIterator[bytes]:
     """One answer."""
-    asked = runner_pb2.GenerateRequest.FromString(request)
-    text = "".join(segment.text + segment.literal for segment in asked.prompt)
-    found = _NUMBERS.search(text)
-    assert found is not None
-    count, rate = int(found[1]), int(found[2])
+    count, rate = _wanted(runner_pb2.GenerateRequest.FromString(request))
     yield _PROGRESS
     loop = asyncio.get_running_loop()
-    begun_s = loop.time()
+    begun_s = _step_s(rate)
     for number in range(count):
         if rate and (wait_s := begun_s + number / rate - loop.time()) > 0:
             await asyncio.sleep(wait_s)
         yield _TOKEN
-    final = runner_pb2.Final(reason=runner_pb2.DONE_REASON_LENGTH, prompt_tokens=8, generated_tokens=count)
-    yield _event(final=final)
+    yield _final(count)
+
+
+class _Sequence:
+    """One answer of a multiplexed call."""
+
+    def __init__(self, number: int, start: runner_pb2.StartSequence) -> None:
+        self.number = number
+        self.count, self.rate = _wanted(start.request)
+        self.left = self.count
+        self.credit_tokens = start.credit_tokens
+        self.due_s = _step_s(self.rate)
+        self.token = self.entry(_TOKEN)
+
+    def entry(self, event: bytes) -> bytes:
+        """Return an event as a part of StepEvents."""
+        one = runner_pb2.SequenceEvent(sequence=self.number, event=runner_pb2.GenerateEvent.FromString(event))
+        return runner_pb2.StepEvents(events=[one]).SerializeToString()
+
+    def step(self, now_s: float) -> bytes:
+        """Return the token that is due, if any, and the end behind the last one."""
+        if self.credit_tokens <= 0 or self.due_s > now_s:
+            return b""
+        self.left, self.credit_tokens = self.left - 1, self.credit_tokens - 1
+        self.due_s += 1 / self.rate if self.rate else 0.0
+        return self.token if self.left else self.token + self.entry(_final(self.count))
+
+
+class _Call:
+    """All answers of a gateway: a message is a step, with a token for each of those that may have one."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, _Sequence] = {}
+        self._begun: list[bytes] = []
+        self._news = asyncio.Event()
+
+    async def read(self, commands: AsyncIterator[bytes]) -> None:
+        async for raw in commands:
+            command = runner_pb2.SequenceCommand.FromString(raw)
+            number = command.sequence
+            match command.WhichOneof("command"):
+                case "start":
+                    self._running[number] = _Sequence(number, command.start)
+                    self._begun.append(self._running[number].entry(_PROGRESS))
+                case "credit_tokens" if number in self._running:
+                    self._running[number].credit_tokens += command.credit_tokens
+                case "cancel":
+                    self._running.pop(number, None)
+            self._news.set()
+
+    async def steps(self) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        while True:
+            now_s = loop.time()
+            parts, self._begun = self._begun, []
+            # As in an engine's step, nothing overtakes: without a rate all answers advance together.
+            if all(one.credit_tokens > 0 or one.rate for one in self._running.values()):
+                parts += [one.step(now_s) for one in self._running.values()]
+            self._running = {number: one for number, one in self._running.items() if one.left}
+            if step := b"".join(parts):
+                yield step
+                continue
+            due_s = [one.due_s for one in self._running.values() if one.rate and one.credit_tokens > 0]
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), min(due_s) - now_s if due_s else None)
+
+
+async def multiplex(commands: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
+    """Serve the answers of a gateway."""
+    call = _Call()
+    reader = asyncio.create_task(call.read(commands))
+    try:
+        async for step in call.steps():
+            yield step
+    finally:
+        reader.cancel()
 
 
 async def watch_load(_request: bytes, _context: Any) -> AsyncIterator[bytes]:
@@ -72,7 +163,9 @@ async def watch_load(_request: bytes, _context: Any) -> AsyncIterator[bytes]:
 
 
 def _status() -> cluster_pb2.RunnerStatus:
-    return cluster_pb2.RunnerStatus(state=cluster_pb2.RUNNER_STATE_READY, load_fraction=1.0, slots_total=SLOTS)
+    return cluster_pb2.RunnerStatus(
+        state=cluster_pb2.RUNNER_STATE_READY, load_fraction=1.0, slots_total=SLOTS, multiplexes=True
+    )
 
 
 def control_text(number: int) -> str:
@@ -106,7 +199,7 @@ async def serve(scheduler_port: int, runner_port: int, control_tokens: int = 0, 
         await asyncio.Event().wait()
 
     handlers: dict[str, dict[str, Any]] = {
-        "puna.v1.Runner": {"Generate": generate, "WatchLoad": watch_load},
+        "puna.v1.Runner": {"Generate": generate, "Multiplex": multiplex, "WatchLoad": watch_load},
         "puna.v1.Scheduler": {"WatchRoutes": watch_routes},
     }
     ports = {"puna.v1.Runner": runner_port, "puna.v1.Scheduler": scheduler_port}
@@ -116,7 +209,12 @@ async def serve(scheduler_port: int, runner_port: int, control_tokens: int = 0, 
         options = [("grpc.http2.min_recv_ping_interval_without_data_ms", 1000), ("grpc.max_receive_message_length", -1)]
         server = aio.server(options=options)
         made: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            name: grpc.unary_stream_rpc_method_handler(method) for name, method in methods.items()
+            name: (
+                grpc.stream_stream_rpc_method_handler(method)
+                if method is multiplex
+                else grpc.unary_stream_rpc_method_handler(method)
+            )
+            for name, method in methods.items()
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, made),))
         address = f"127.0.0.1:{ports[service]}"
