@@ -1,0 +1,1 @@
+"""States of sequences that outlive their runner: names, format, cost and budgets."""

@@ -1,0 +1,51 @@
+"""Decide whether to restore a saved state or to compute it again, by measured speeds. Pure."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Tier(StrEnum):
+    """Place of a saved state."""
+
+    RAM = "ram"
+    DISK = "disk"
+
+
+_NEWEST_SHARE = 0.25  # of the newest figure in what is expected of the next one
+# A restore has to be so much faster than computing before a gate that computed restores again.
+REOPEN_SHARE = 0.8
+# Of a tier that nothing was read from yet: slow devices of their kind, so that a first try costs little.
+ASSUMED_BYTES_PER_S = {Tier.RAM: 2e9, Tier.DISK: 1e8}
+FIXED_S = 0.002  # a message to the host, a mapping, a call of the engine
+
+
+@dataclass(slots=True)
+class _Way:
+    bytes_per_s: float
+    restores: bool = True  # the last decision
+
+
+class RestoreGate:
+    """Speeds of each tier and the decisions that follow from them. Owned by the engine thread."""
+
+    def __init__(self) -> None:
+        self._ways = {tier: _Way(speed) for tier, speed in ASSUMED_BYTES_PER_S.items()}
+
+    def see(self, tier: Tier, *, size_bytes: int, seconds: float) -> None:
+        """Learn from a state that was brought back, from the request to the last copy."""
+        way = self._ways[tier]
+        speed = size_bytes / max(seconds - FIXED_S, 1e-6)
+        way.bytes_per_s += _NEWEST_SHARE * (speed - way.bytes_per_s)
+
+    def restores(self, tier: Tier, *, size_bytes: int, saved_s: float) -> bool:
+        """Return True if bringing a state back is faster than computing what it saves.
+
+        Args:
+            tier: where the state is.
+            size_bytes: all of it is read, also for a part of its inputs.
+            saved_s: to compute the inputs that only this state has.
+        """
+        way = self._ways[tier]
+        cost_s = FIXED_S + size_bytes / way.bytes_per_s
+        way.restores = cost_s < saved_s * (1.0 if way.restores else REOPEN_SHARE)
+        return way.restores
