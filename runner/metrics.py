@@ -56,6 +56,14 @@ DRAFTERS_OFF = Counter(
     "puna_runner_drafters_switched_off_total",
     "Drafters that failed or were slow, and were not asked again by a request",
 )
+STATES = Counter(
+    "puna_runner_states_total",
+    "States of sequences by what became of them: saved, not_sent, too_large, given_up (the slot changed meanwhile), "
+    "restored, unused, missed, damaged, slower (computing was faster)",
+    ["event"],
+)
+for _event in ("saved", "not_sent", "too_large", "given_up", "restored", "unused", "missed", "damaged", "slower"):
+    STATES.labels(_event)
 IMAGES = Counter("puna_runner_images_encoded_total", "Images that were encoded; those found in the cache are none")
 IMAGE_SECONDS = Counter("puna_runner_image_seconds_total", "Time to decode and encode images, beside the decode calls")
 REQUESTS = Counter("puna_runner_requests_total", "Requests that ended, by how (vLLM: request_success)", ["reason"])

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from google.protobuf import json_format
@@ -24,6 +24,7 @@ from common.errors import (
 from common.grpc.server import GrpcServer, bind_server
 from common.ids import new_incarnation
 from common.metrics_page import serve_metrics
+from common.network import UNIX_PREFIX
 from common.service import run_service
 from common.spec import codecs
 from common.telemetry.logs import drain_logs, get_logger
@@ -35,6 +36,7 @@ from runner.core.sequence.decode_windows import DecodeWindows
 from runner.core.sequence.endings import REPEATED_TOKENS_MAX
 from runner.core.sequence.slots import SlotPolicy
 from runner.core.threads.step_times import LOOK_INTERVAL_S, StepAge
+from runner.engine.batched.engine import BatchedEngine
 from runner.engine.batched.loop import BatchedOptions
 from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, StepReport
 from runner.engine.devices.devices import engine_build
@@ -51,6 +53,7 @@ from runner.serve.lent_connections import LentConnections, own_servers
 from runner.serve.reservation import AllocationRefused, attempted_sizes, check_reservation
 from runner.serve.servicer import RunnerServicer
 from runner.serve.settings import RunnerSettings
+from runner.serve.state_link import StateLink
 from runner.serve.status import StatusBoard
 from runner.serve.streams import RequestTable, StreamTable
 
@@ -62,6 +65,7 @@ EXIT_ENGINE_DIED = 70
 # How long a failed runner stays up so that its error can be read.
 ERROR_SHOWN_S = 5.0
 DRAIN_S = 30.0
+ENGINE_END_S = 5.0  # the last step, and copies of the states that are not saved
 # From the last status to the end of a process whose model is gone.
 LAST_WORDS_S = 0.25
 
@@ -77,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--planned", default="", help="MemoryReport that was measured for the layout, as proto JSON")
     parser.add_argument("--listen", default="127.0.0.1:0", help="gRPC: host:port or unix:/path")
     parser.add_argument("--metrics-listen", default=None, help="Prometheus page: host:port")
+    parser.add_argument("--states-listen", default="", help="where the host takes and gives saved states: unix:/path")
     parser.add_argument("--identity-fd", type=int, help="inherited file descriptor of the certificate to show")
     parser.add_argument("--policy", default="best", choices=[policy.value for policy in SlotPolicy])
     parser.add_argument(
@@ -156,7 +161,12 @@ class RunnerProcess(EngineListener):
         self._windows = DecodeWindows()
         layout = self._layout = parse_layout(args.layout)
         self._files = files_of(args)
-        engine = self._engine = open_engine(self._files, layout, _engine_options(args, settings))
+        self._states = (
+            StateLink(args.states_listen.removeprefix(UNIX_PREFIX), self._forget, self._on_engine)
+            if args.states_listen
+            else None
+        )
+        engine = self._engine = open_engine(self._files, layout, _engine_options(args, settings, self._states))
         streams = StreamTable(engine)
         # A pooled engine refuses every stream.
         embeddings = EmbeddingTable(engine) if isinstance(engine, PooledLlamaEngine) else None
@@ -228,6 +238,18 @@ class RunnerProcess(EngineListener):
             self._prefetch.start()
             self._engine.start(bridge)
 
+    def _forget(self, salt: str, done: Callable[[], None]) -> None:
+        """Let the engine drop what it holds of a tenant."""
+        if isinstance(self._engine, BatchedEngine):
+            self._engine.forget(salt, done)
+        else:
+            done()
+
+    def _on_engine(self, command: Callable[[], None]) -> None:
+        """Call something in the engine's thread."""
+        if isinstance(self._engine, BatchedEngine):
+            self._engine.call(command)
+
     async def _shut_down(self, server: GrpcServer) -> None:
         self._lent.close()
         self._board.drain()
@@ -236,7 +258,10 @@ class RunnerProcess(EngineListener):
         await _first(self._requests.idle.wait(), asyncio.sleep(DRAIN_S))
         self._engine.stop()
         await server.stop(1.0)
-        if not await asyncio.to_thread(self._engine.join, 5.0):
+        joined = await asyncio.to_thread(self._engine.join, ENGINE_END_S)
+        if self._states is not None:
+            await asyncio.to_thread(self._states.close)
+        if not joined:
             log.warning("engine.stuck")
             drain_logs()
             os._exit(EXIT_ENGINE_DIED)
@@ -286,6 +311,8 @@ class RunnerProcess(EngineListener):
 
     def loaded(self, model: LoadedModel) -> None:
         """Begin to serve."""
+        if self._states is not None:
+            self._states.start()
         self._prefetch.stop()
         self._info.layout.CopyFrom(codecs.LAYOUT.to_proto(model.layout))
         self._requests.slots = model.layout.slots
@@ -371,7 +398,7 @@ def _parse_planned(text: str) -> cluster_pb2.MemoryReport | None:
         return None
 
 
-def _engine_options(args: argparse.Namespace, settings: RunnerSettings) -> EngineOptions:
+def _engine_options(args: argparse.Namespace, settings: RunnerSettings, states: StateLink | None) -> EngineOptions:
     return EngineOptions(
         setting=settings.engine,
         batched=BatchedOptions(
@@ -379,6 +406,8 @@ def _engine_options(args: argparse.Namespace, settings: RunnerSettings) -> Engin
             overlap=not args.no_overlap,
             verify=args.verify,
             repeats_max=args.repeat_limit,
+            states=states,
+            state_facts={"digest": args.digest},
         ),
         test=args.engine_options or settings.engine_options,
     )

@@ -1,5 +1,7 @@
 """Copies of recurrent states and sliding windows, which cannot go back. Kept by slot, bounded in number and bytes."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,6 +55,16 @@ class CheckpointStore:
         saved = {place: data for place, data in self._saved.get(source_id, {}).items() if place <= tokens}
         if saved:
             self._saved[copy_id] = saved
+
+    def copies(self, slot_id: int) -> dict[int, NDArray[np.uint8]]:
+        """Return a slot's copies by inputs; they never change."""
+        return dict(self._saved.get(slot_id, {}))
+
+    def adopt(self, slot_id: int, copies: Mapping[int, NDArray[np.uint8]]) -> None:
+        """Own copies that were made elsewhere; only if checkpoints are taken here, too."""
+        if copies and self.enabled:
+            self._saved[slot_id] = {tokens: data.copy() for tokens, data in copies.items()}
+            self._make_room()
 
     def cut(self, slot_id: int, kept_tokens: int) -> None:
         """Drop a slot's saves beyond `kept_tokens`."""

@@ -1,6 +1,9 @@
 """The default engine: continuous batching of many sequences in one llama.cpp context."""
 
+import json
+import os
 import sys
+from collections.abc import Callable
 
 from common.errors import PunaError
 from common.spec.layout import Layout, SplitMode
@@ -12,6 +15,8 @@ from runner.core.model.model_files import ModelFiles
 from runner.core.sequence.decode_windows import StepReads, weights_read
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest, check_request, prepare_prompt
+from runner.core.sequence.slots import SlotPolicy
+from runner.core.states.chain import Facts, name_space
 from runner.core.threads.kernels import lone_steps_round_by_threads
 from runner.core.threads.step_times import StepTimes
 from runner.cores import computing_cores
@@ -20,7 +25,9 @@ from runner.engine.batched.media_engine import Vision
 from runner.engine.batched.sampling_pool import SamplingPool
 from runner.engine.batched.sequence import Sequence
 from runner.engine.batched.slot_table import SlotTable
+from runner.engine.batched.state_keeper import StateKeeper
 from runner.engine.contract.engine import EngineListener, LoadedModel
+from runner.engine.devices.devices import engine_build
 from runner.engine.llama.context import Context
 from runner.engine.llama.launch import Launch
 from runner.engine.llama.llama_engine import LlamaEngine, system_facts
@@ -136,6 +143,12 @@ class BatchedEngine(LlamaEngine[Loop]):
             # With a pipeline the calls are larger than the graphs, so that every device has work.
             batch_tokens=layout.batch_tokens * (layout.slots if layout.pipeline else 1),
         )
+        states = self._options.states
+        if states is not None and self._options.policy is SlotPolicy.BEST:
+            facts = {**self._options.state_facts, **state_facts(launch, layout, context)}
+            self._loop.states = StateKeeper(
+                context, slots, states, times, space=name_space(facts), post=self._loop.post
+            )
         self._loop.idle_test_s = self._options.idle_test_s if layout.devices else None
         # The engine thread waits no longer than this for the event loop to give the interpreter up.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -158,9 +171,43 @@ class BatchedEngine(LlamaEngine[Loop]):
         )
         return context, loaded
 
+    def call(self, command: Callable[[], None]) -> None:
+        """Call something in the engine thread, between two steps."""
+        self._serving.post(command)
+
+    def forget(self, salt: str, done: Callable[[], None]) -> None:
+        """Drop what is held of a tenant, then call `done` in the engine thread."""
+        loop = self._serving
+
+        def forget() -> None:
+            loop.forget(salt)
+            done()
+
+        loop.post(forget)
+
     def _encoded(self, done: EncodingDone) -> None:
         """On the encoder's thread."""
         self._serving.take_encoded(done)
+
+
+def state_facts(launch: Launch, layout: Layout, context: Context) -> Facts:
+    """Return what the engine can tell of everything that a state depends on.
+
+    Splits and the number of slots may differ. The context's length matters only where it decides how positions turn.
+    """
+    header = launch.header
+    positions = any("rope_factors" in name for name in header.tensors)
+    return {
+        "engine": engine_build(),
+        "weights_bytes": header.weights_bytes,
+        "projector": launch.files.projector is not None,
+        "adapters": json.dumps([adapter.scale for adapter in launch.files.adapters]),
+        "cache_types": "/".join(layout.cache_types),
+        "flash_attention": layout.flash_attention.value,
+        "shares_cells": context.shares_cells,
+        "context_tokens": layout.context_tokens if positions else 0,
+        "rotation_off": os.environ.get("LLAMA_ATTN_ROT_DISABLE", ""),
+    }
 
 
 def _step_reads(launch: Launch, use: MemoryUse | None, *, cells: int) -> StepReads | None:

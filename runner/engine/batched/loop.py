@@ -7,7 +7,7 @@ call, which gives the interpreter away: text work happens while the next step co
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from common.clock import NS_PER_S
@@ -20,13 +20,16 @@ from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH, REPEAT
 from runner.core.sequence.inputs import groups_in
 from runner.core.sequence.slots import SlotPolicy
 from runner.core.speculation.drafters import Drafter
+from runner.core.states.chain import Facts
 from runner.core.threads.step_times import StepTimes
 from runner.engine.batched.media_rows import MediaRows
 from runner.engine.batched.sampling_pool import SamplingJob, SamplingPool
 from runner.engine.batched.sequence import Sequence
 from runner.engine.batched.slot_table import Slot, SlotTable
 from runner.engine.batched.speculation import Speculator
+from runner.engine.batched.state_keeper import StateKeeper
 from runner.engine.contract.engine import Ended, EngineListener, Failed, Freed, Progressed, Sampled, StepReport
+from runner.engine.contract.states import StateStore
 from runner.engine.llama.batch import Batch
 from runner.engine.llama.context import Context, DecodeResult
 from runner.engine.media.media_encoder import EncodingDone
@@ -48,6 +51,8 @@ class BatchedOptions:
     sampling_threads: int | None = None  # besides the engine's; None: one less than there are cores
     drafters: Callable[[Sequence], list[Drafter]] | None = None  # that each sequence asks before the usual ones
     drafted_tokens: int | None = None  # of each offer, whatever they cost; None: as many as pay
+    states: StateStore | None = None  # outside this process; None: nothing outlives it
+    state_facts: Facts = field(default_factory=dict)  # what decides beside model file and layout whether states fit
 
 
 class Loop(EngineLoop):
@@ -71,6 +76,7 @@ class Loop(EngineLoop):
         self._context = context
         self._pool = pool
         self.media = media
+        self.states: StateKeeper | None = None
         self._rows_turn = False  # the call that is planned or ran last holds rows of images, no tokens
         self._slots = slots
         self._listener = listener
@@ -112,7 +118,10 @@ class Loop(EngineLoop):
         else:
             self._synced_ns = 0
             self._tell()
-        return self._slots.park_one() or bool(rows)
+        states = self.states
+        if states is not None and states.work(running=bool(rows)):
+            return True
+        return self._slots.park_one(besides=None if states is None else states.holds) or bool(rows)
 
     def _test_idle(self) -> None:
         free = [slot for slot in self._slots.slots if slot.sequence is None]
@@ -126,7 +135,16 @@ class Loop(EngineLoop):
             self._context.synchronize()
             self._context.erase(slot.id, position)
 
+    def forget(self, salt: str) -> None:
+        """Drop what is held of a tenant; in the engine thread."""
+        if self.states is not None:
+            self.states.forget(salt)
+        else:
+            self._slots.forget(salt)
+
     def _drop_all(self) -> None:
+        if self.states is not None:
+            self.states.save_all()
         for sequence in [*self._running.values(), *self._waiting]:
             self._drop(sequence)
         self._tell()
@@ -186,11 +204,17 @@ class Loop(EngineLoop):
                 slot.generated_held -= excess
 
     def _admit(self) -> None:
-        """Give waiting sequences slots, first come first served."""
-        while self._waiting and self._slots.busy < self._context.slots:
-            sequence = self._waiting.popleft()
+        """Give waiting sequences slots, first come first served; those whose state is being brought are passed over."""
+        for sequence in [*self._waiting]:
+            if self._slots.busy >= self._context.slots:
+                return
+            if self.states is not None and self.states.awaits(sequence):
+                continue
+            self._waiting.remove(sequence)
             sequence.slot_ns = time.monotonic_ns()
-            self._slots.take(sequence, reuse=sequence.request.cache_prompt)
+            self._slots.take(sequence, reuse=sequence.request.cache_prompt, saved=sequence.saved_state)
+            if self.states is not None:
+                self.states.restored(sequence)
             self._running[sequence.id] = sequence
             if sequence.media_ahead and self.media is not None:
                 self.media.begin(sequence)

@@ -6,6 +6,7 @@ A windowed or recurrent memory is moved with its checkpoints, so that a shorter 
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from common.telemetry.logs import get_logger
 from runner.core.sequence.slots import SlotChoice, SlotView
 from runner.engine.batched.checkpoint_store import CheckpointStore
+from runner.engine.contract.states import SavedState
 from runner.engine.llama.context import Context, StatePart
 
 log = get_logger()
@@ -37,6 +39,15 @@ class ParkedPrompt:
     sequence_id: int | None  # of the prompt that it begins with; None: of none
     salt: str  # of that request
     first_position: int  # the oldest one that the state holds; > 0 only with a sliding window
+    is_guest: bool = False  # brought for one sequence, by a decision that is made already; not in RAM of this process
+
+
+class Guest(NamedTuple):
+    """A state from outside, while a sequence is given its slot."""
+
+    id: int
+    key: str
+    tokens: int
 
 
 class ParkingLot:
@@ -62,7 +73,7 @@ class ParkingLot:
                 last_used=0,
                 first_position=parked.first_position,
                 checkpoints=self._checkpoints.places(parked.id),
-                worth_tokens=max(WORTH_TOKENS_MIN, len(parked.inputs) // COPY_SPEEDUP),
+                worth_tokens=0 if parked.is_guest else max(WORTH_TOKENS_MIN, len(parked.inputs) // COPY_SPEEDUP),
                 salt=parked.salt,
             )
             for parked in self._prompts.values()
@@ -112,6 +123,32 @@ class ParkingLot:
         log.info("slot.parked", slot=slot_id, tokens=len(inputs), bytes=state.size)
         return True
 
+    def admit(self, saved: SavedState, *, salt: str) -> Guest:
+        """Take a state from outside as a source of a prefix, until it is dismissed."""
+        guest_id = self._next_id
+        self._next_id += 1
+        self._checkpoints.adopt(guest_id, saved.checkpoints)
+        self._prompts[guest_id] = ParkedPrompt(
+            id=guest_id,
+            inputs=saved.inputs,
+            state=saved.state,
+            sequence_id=None,
+            salt=salt,
+            first_position=saved.first_position,
+            is_guest=True,
+        )
+        return Guest(guest_id, saved.key, len(saved.inputs))
+
+    def dismiss(self, guest: Guest) -> None:
+        """Drop a state from outside, unless a slot took all of it."""
+        if guest.id in self._prompts:
+            self._drop(guest.id)
+
+    def forget(self, salt: str) -> None:
+        """Drop every prompt of a salt."""
+        for parked in [parked for parked in self._prompts.values() if parked.salt == salt]:
+            self._drop(parked.id)
+
     def unpark(self, choice: SlotChoice, stop: int) -> bool:
         """Put the first inputs, up to position `stop`, into an empty slot; False leaves the slot empty."""
         parked = self._prompts[choice.source_id]
@@ -135,7 +172,7 @@ class ParkingLot:
 
     @property
     def _bytes(self) -> int:
-        return sum(parked.state.size for parked in self._prompts.values())
+        return sum(parked.state.size for parked in self._prompts.values() if not parked.is_guest)
 
     def _drop(self, parked_id: int) -> None:
         del self._prompts[parked_id]

@@ -9,9 +9,11 @@ from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.reasoning_budget import ReasoningCursor
 from runner.core.sequence.requests import GenerationRequest, PreparedPrompt
 from runner.core.sequence.slots import Leader
+from runner.core.states.gate import Tier
 from runner.engine.batched.drafts import Drafts
 from runner.engine.batched.sampler import Sampler
 from runner.engine.contract.engine import SequenceTimes
+from runner.engine.contract.states import SavedState
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +53,11 @@ class Sequence:
     leader: Leader | None = None  # evaluates what this one needs too; it waits until that is done
     cached_tokens: int = 0
     checkpoints: tuple[int, ...] = ()  # after how many inputs of the prompt to save, in order
+    looked_up: bool = False  # a saved state was looked for
+    fetching: bool = False  # it is being brought; the sequence waits
+    saved_state: SavedState | None = None  # brought, and not in a slot yet
+    fetch_ns: int = 0  # when it was sent for
+    fetch_tier: Tier | None = None
     submitted_ns: int = field(init=False)
     slot_ns: int = 0
     first_batch_ns: int = 0

@@ -1,5 +1,6 @@
 """The slots of a context and their contents. Applies the core's decisions to llama.cpp's memory."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 
@@ -21,9 +22,10 @@ from runner.core.sequence.slots import (
     resume_point,
 )
 from runner.engine.batched.checkpoint_store import CheckpointStore
-from runner.engine.batched.parking import IDLE_CELLS_MAX, ParkingLot
+from runner.engine.batched.parking import IDLE_CELLS_MAX, Guest, ParkingLot
 from runner.engine.batched.sequence import Sequence
 from runner.engine.contract.engine import StepReport
+from runner.engine.contract.states import SavedState
 from runner.engine.llama.context import Context
 
 log = get_logger()
@@ -43,6 +45,10 @@ class Slot:
     shifted: bool = False  # it does not begin as its last prompt did
     parks: bool = True  # False: what it holds is too large to be moved out of the cache
     salt: str = ""  # of the last request
+    saved_tokens: int = 0  # of the inputs held, how many a state outside this process has
+    saved: tuple[str, int] = ("", 0)  # that state's key, and its inputs
+    kept_tokens: int = 0  # the fewest inputs held since the copy of its state began
+    forgotten: bool = False  # its tenant wants nothing kept; until the next sequence
 
 
 class SlotTable:
@@ -112,8 +118,25 @@ class SlotTable:
 
         return max(rows, key=age)
 
-    def take(self, sequence: Sequence, *, reuse: bool) -> Slot:
-        """Give a sequence the slot that the policy chooses and set what is still to be computed. One is free."""
+    def prefix_tokens(self, sequence: Sequence) -> int:
+        """Return how many inputs of a new sequence need not be computed, by what this process holds."""
+        inputs, salt = sequence.prepared.inputs, sequence.request.cache_salt
+        return max(resume_point(view, inputs, self.rules, salt=salt).tokens for view in self._views())
+
+    def take(self, sequence: Sequence, *, reuse: bool, saved: SavedState | None = None) -> Slot:
+        """Give a sequence the slot that the policy chooses and set what is still to be computed. One is free.
+
+        `saved` is a state from outside that it may begin with.
+        """
+        if saved is None:
+            return self._take(sequence, reuse=reuse)
+        guest = self._parking.admit(saved, salt=sequence.request.cache_salt)
+        try:
+            return self._take(sequence, reuse=reuse, guest=guest)
+        finally:
+            self._parking.dismiss(guest)
+
+    def _take(self, sequence: Sequence, *, reuse: bool, guest: Guest | None = None) -> Slot:
         inputs, salt = sequence.prepared.inputs, sequence.request.cache_salt
         choice = choose_slot(self._views(), inputs, policy=self._policy, rules=self.rules, reuse=reuse, salt=salt)
         assert choice is not None, "a slot is free"
@@ -124,9 +147,12 @@ class SlotTable:
         slot.last_used = self._uses
         slot.last_sequence_id, slot.salt = sequence.id, salt
         slot.generated_held = 0
-        slot.parks, slot.shifted = True, False
+        slot.parks, slot.shifted, slot.forgotten = True, False, False
         sequence.slot_id = slot.id
         self._fill(slot, sequence, choice)
+        if guest is not None and choice.source_id == guest.id:
+            slot.saved_tokens = min(guest.tokens, len(slot.held))
+            slot.saved = guest.key, guest.tokens
         if reuse and self.rules.erases_tail:
             older = self._prompts_in_progress(besides=sequence)
             sequence.leader = choose_leader(inputs, held_tokens=len(slot.held), older=older, salt=salt)
@@ -176,13 +202,15 @@ class SlotTable:
     def _forget(self, slot: Slot, kept_tokens: int) -> None:
         """Book what was erased."""
         del slot.held[kept_tokens:]
+        slot.saved_tokens = min(slot.saved_tokens, kept_tokens)
+        slot.kept_tokens = min(slot.kept_tokens, kept_tokens)
         slot.excess = excess_rows(slot.held) if slot.excess else 0
         self.shared.cut(slot.id, kept_tokens)
         self.checkpoints.cut(slot.id, kept_tokens)
 
     def shift(self, slot: Slot, sequence: Sequence, plan: ContextShift) -> None:
         """Make room in a full context; what must be computed again goes in front of what is pending."""
-        slot.shifted = True
+        slot.shifted, slot.kept_tokens = True, 0
         if plan.moves and self._context.erase(slot.id, plan.drop_start, plan.drop_stop):
             distance = plan.drop_start - plan.drop_stop
             self._context.move(slot.id, plan.drop_stop, len(slot.held), distance)
@@ -199,8 +227,11 @@ class SlotTable:
         sequence.pending = again + sequence.pending
         sequence.media_ahead = bool(sequence.images) and holds_media(sequence.pending)
 
-    def park_one(self) -> bool:
-        """Move the idle prompt used longest ago out of the cache, if idle ones slow the others; False if not."""
+    def park_one(self, *, besides: Callable[[Slot], bool] | None = None) -> bool:
+        """Move the idle prompt used longest ago out of the cache, if idle ones slow the others; False if not.
+
+        Slots for which `besides` is true stay as they are.
+        """
         if not self._parking.enabled:
             return False
         idle = [slot for slot in self.slots if slot.sequence is None and slot.held]
@@ -208,19 +239,34 @@ class SlotTable:
         if len(idle) < 2 or sum(len(slot.held) for slot in idle) <= IDLE_CELLS_MAX:
             return False
         idle.sort(key=lambda slot: slot.last_used)
-        slot = next((slot for slot in idle[:-1] if slot.parks), None)
+        slot = next((slot for slot in idle[:-1] if slot.parks and not (besides and besides(slot))), None)
         if slot is None:
             return False
         sequence_id = None if slot.shifted else slot.last_sequence_id
-        # What no later input attends to is still in the cache, but not in the copy.
-        window_start = _position(slot, len(slot.held)) + 1 - self.rules.window_tokens
-        first = max(self._first_position(slot), window_start) if self.rules.window_tokens else 0
+        first = self.first_copied_position(slot)
         if self._parking.park(slot.id, slot.held, sequence_id=sequence_id, salt=slot.salt, first_position=first):
             self.erase_tail(slot, 0)
             self.has_parked = True
         else:
             slot.parks = False
         return True
+
+    def first_copied_position(self, slot: Slot) -> int:
+        """Return the oldest position that a copy of a slot's state has; 0 without a window.
+
+        What no later input attends to is still in the cache, but not in the copy.
+        """
+        window_start = _position(slot, len(slot.held)) + 1 - self.rules.window_tokens
+        return max(self._first_position(slot), window_start) if self.rules.window_tokens else 0
+
+    def forget(self, salt: str) -> None:
+        """Erase what is held of a tenant; sequences that run go on, and nothing of them is kept outside."""
+        self._parking.forget(salt)
+        for slot in self.slots:
+            if slot.salt == salt and slot.sequence is None:
+                self.erase_tail(slot, 0)
+            elif slot.salt == salt:
+                slot.forgotten = True
 
     def save_checkpoint(self, slot: Slot) -> None:
         """Copy what of a slot cannot go back; parked prompts give way."""

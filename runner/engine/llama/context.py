@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from runner.engine.bindings import library
 from runner.engine.llama.batch import Batch, RowBatch
 
+# Of sequences that llama.cpp's memory knows beside the slots; its largest number (LLAMA_MAX_SEQ is 256).
+_SLICE_ID = 255
+
 
 class DecodeResult(IntEnum):
     """Result of llama_decode; any other value is fatal."""
@@ -56,6 +59,7 @@ class Context:
         self._rows: dict[int, NDArray[np.float32]] = {}
         self._memory = llama.llama_get_memory(pointer)
         self.shares_cells: bool = bool(parameters.kv_unified)
+        self.gives_slices: bool = self.shares_cells and self.slots <= _SLICE_ID
         # Both ends of copies between caches, which llama.cpp makes at the start of its next decode.
         self._copying: set[int] = set()
         self.can_shift: bool = bool(self._memory) and llama.llama_memory_can_shift(self._memory)
@@ -151,11 +155,31 @@ class Context:
 
     def save(self, slot_id: int, part: StatePart) -> NDArray[np.uint8]:
         """Return a copy of a slot's state. Empty if it could not be taken, as while the slot is to be copied."""
+        data = np.empty(self.state_bytes(slot_id, part), np.uint8)
+        return data if self.save_into(slot_id, data, part) else data[:0]
+
+    def save_into(self, slot_id: int, data: NDArray[np.uint8], part: StatePart) -> bool:
+        """Copy a slot's state into an array of its size. False, as while the slot is to be copied: it was not taken."""
+        self._check(slot_id)
         if slot_id in self._copying:
-            return np.empty(0, np.uint8)
-        size = self.state_bytes(slot_id, part)
+            return False
+        copied = llama.llama_state_seq_get_data_ext(self.pointer, _bytes_of(data), data.size, slot_id, part)
+        return bool(copied == data.size)
+
+    def save_slice(self, slot_id: int, start: int, stop: int) -> NDArray[np.uint8]:
+        """Return the state of positions [start, stop) of a slot, in a cache that slots share.
+
+        The cells belong to one more sequence while they are copied. `runner.core.states.slices` joins slices; the
+        engine itself takes none back, because its id is not a slot's.
+        """
+        self._check(slot_id)
+        assert self.gives_slices, "llama.cpp would abort"
+        assert 0 <= start < stop, "positions"
+        library.sequence_copy(self._memory, slot_id, _SLICE_ID, start, stop)
+        size = llama.llama_state_seq_get_size_ext(self.pointer, _SLICE_ID, StatePart.ALL)
         data = np.empty(size, np.uint8)
-        copied = llama.llama_state_seq_get_data_ext(self.pointer, _bytes_of(data), size, slot_id, part)
+        copied = llama.llama_state_seq_get_data_ext(self.pointer, _bytes_of(data), size, _SLICE_ID, StatePart.ALL)
+        library.sequence_remove(self._memory, _SLICE_ID, -1, -1)
         return data[:copied]
 
     def restore(self, slot_id: int, data: NDArray[np.uint8], part: StatePart) -> bool:

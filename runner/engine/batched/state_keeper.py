@@ -1,0 +1,360 @@
+"""States of slots, saved outside this process and brought back. Used by the engine thread between steps.
+
+A state is copied at once where that takes no longer than `STEP_DELAY_S`, or while nothing is computed. In a cache that
+all slots share, larger ones are copied in slices between steps; elsewhere they wait until no sequence runs.
+"""
+
+import queue
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from common.clock import NS_PER_S
+from common.telemetry.logs import get_logger
+from runner.core.states.chain import BLOCK_INPUTS, chain, state_key
+from runner.core.states.gate import RestoreGate
+from runner.core.states.slices import SliceJoiner, UnknownFormat
+from runner.core.threads.step_times import StepTimes
+from runner.engine.batched.sequence import Sequence
+from runner.engine.batched.slot_table import Slot, SlotTable
+from runner.engine.contract.states import NewState, SavedState, StateBytes, StateOffer, StateStore
+from runner.engine.llama.context import Context, StatePart
+
+log = get_logger()
+
+STEP_DELAY_S = 0.003  # that a copy may add to a step; the bar is 5 ms
+_SLICE_TOKENS_MIN = 32
+_SLICES_WAITING_MAX = 4  # copied, and not yet joined by the store's thread
+# A running sequence is saved again when it has grown by so much: all copies together cost a few times the last one.
+_GROWTH_TOKENS_MIN = 1024
+_GROWTH_SHARE = 0.25
+_COPY_BYTES_PER_S = 1e9  # assumed before the first copy
+_NEWEST_SHARE = 0.25
+_ROOM_TOKENS = 64  # that a running sequence may grow by between the buffer and the copy
+_LAST_SAVES_S = 3.0  # for all states when the engine stops
+
+
+@dataclass(eq=False)
+class _Save:
+    """A state that is being saved."""
+
+    slot: Slot
+    tokens: int  # inputs that a save in slices copies
+    sliced: bool
+    state_bytes: int  # of them
+    buffer: StateBytes | None = None
+    joiner: SliceJoiner | None = None
+    copied_tokens: int = 0
+    joined: int = 0  # slices that the store's thread has joined
+    copied: int = 0  # slices
+    failed: bool = False  # the slices are not of the format that is known
+    cancelled: bool = False
+    inputs: list[int] = field(default_factory=list)
+    salt: str = ""
+
+
+class StateKeeper:
+    """Decides what is saved and restored, and copies it. Only the engine thread may use it."""
+
+    def __init__(
+        self,
+        context: Context,
+        slots: SlotTable,
+        store: StateStore,
+        times: StepTimes,
+        *,
+        space: bytes,
+        post: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """`space` is of everything beside the inputs; `post` runs a command on the engine thread."""
+        self._context = context
+        self._slots = slots
+        self._store = store
+        self._times = times
+        self._space = space
+        self._post = post
+        self._gate = RestoreGate()
+        self._hosts = 0
+        self._save: _Save | None = None
+        self._bytes_per_s = _COPY_BYTES_PER_S
+        rules = slots.rules
+        self._gives_slices = context.gives_slices and rules.erases_tail and not rules.window_tokens
+
+    # -- restore ------------------------------------------------------------------------------------------------------
+
+    def awaits(self, sequence: Sequence) -> bool:
+        """Return True while a state is brought for a sequence that waits for a slot."""
+        if sequence.looked_up or not sequence.request.cache_prompt:
+            return sequence.fetching
+        sequence.looked_up = True
+        inputs = sequence.prepared.inputs
+        if len(inputs) <= BLOCK_INPUTS or not self._store.bytes_max:
+            return False
+        # The last input is computed in any case: its logits are wanted.
+        offer = self._store.find(chain(self._space, sequence.request.cache_salt, inputs[:-1]))
+        if offer is None:
+            return False
+        gained = offer.tokens - self._slots.prefix_tokens(sequence)
+        if gained < BLOCK_INPUTS or not self._pays(offer, gained):
+            return False
+        sequence.fetching = True
+        sequence.fetch_ns, sequence.fetch_tier = time.monotonic_ns(), offer.tier
+        self._store.fetch(offer, partial(self._when_fetched, sequence))
+        return True
+
+    def restored(self, sequence: Sequence) -> None:
+        """Learn from a sequence that was given its slot, perhaps with a state from outside."""
+        saved, sequence.saved_state = sequence.saved_state, None
+        if saved is None:
+            return
+        slot = self._slots.slots[sequence.slot_id]
+        if slot.saved[0] != saved.key or not slot.saved_tokens:
+            self._store.count("unused")
+            return
+        seconds = (time.monotonic_ns() - sequence.fetch_ns) / NS_PER_S
+        assert sequence.fetch_tier is not None, "it was fetched"
+        self._gate.see(sequence.fetch_tier, size_bytes=saved.size_bytes, seconds=seconds)
+        self._store.count("restored")
+        log.info(
+            "state.restored", slot=slot.id, tokens=slot.saved_tokens, bytes=saved.size_bytes, ms=round(seconds * 1000)
+        )
+
+    def _pays(self, offer: StateOffer, gained: int) -> bool:
+        saved_s = self._seconds(gained) or offer.saved_s * gained / offer.inputs
+        if saved_s and not self._gate.restores(offer.tier, size_bytes=offer.size_bytes, saved_s=saved_s):
+            self._store.count("slower")
+            return False
+        return True
+
+    def _when_fetched(self, sequence: Sequence, saved: SavedState | None) -> None:
+        """On the store's thread: a state that does not stand for what its key says is none."""
+        if saved is not None:
+            links = chain(self._space, sequence.request.cache_salt, saved.inputs)
+            if not links or state_key(links, saved.inputs) != saved.key:
+                self._store.count("damaged")
+                saved = None
+        self._post(partial(self._fetched, sequence, saved))
+
+    def _fetched(self, sequence: Sequence, saved: SavedState | None) -> None:
+        sequence.fetching, sequence.saved_state = False, saved
+
+    def _seconds(self, tokens: int) -> float:
+        """Return the time to compute so many inputs; 0: not known yet."""
+        cost = self._times.cost()
+        return tokens * cost.token_s + cost.fixed_s * tokens / self._context.batch_tokens if cost.token_s else 0.0
+
+    # -- save ---------------------------------------------------------------------------------------------------------
+
+    def holds(self, slot: Slot) -> bool:
+        """Return True if the state of an idle slot is about to be saved: what it holds stays until then."""
+        being_saved = self._save is not None and self._save.slot is slot
+        return being_saved or (self._gives_slices and not slot.excess and self._wants(slot))
+
+    def work(self, *, running: bool) -> bool:
+        """Copy a part of what is to be saved; False if nothing can be done now. `running`: steps are computed."""
+        if self._store.hosts != self._hosts:
+            self._hosts = self._store.hosts
+            self._check_saved()
+        save = self._save
+        if save is None:
+            return self._begin(running=running)
+        if save.buffer is None and not save.cancelled:
+            return False  # the store is still making room
+        if save.cancelled or save.failed or (save.sliced and save.slot.kept_tokens < save.tokens):
+            self._give_up(save)
+            return True
+        if not save.sliced:
+            if running and self._copy_s(save.state_bytes) > STEP_DELAY_S:
+                return False
+            self._copy_whole(save)
+            return True
+        if save.copied - save.joined >= _SLICES_WAITING_MAX:
+            return False  # the store's thread wakes this one
+        self._copy_slice(save)
+        return True
+
+    def forget(self, salt: str) -> None:
+        """Keep nothing of a tenant."""
+        self._slots.forget(salt)
+        if self._save is not None and self._save.salt == salt:
+            self._save.cancelled = True
+
+    def save_all(self) -> None:
+        """Save every state that is not; the engine stops."""
+        deadline_s = time.monotonic() + _LAST_SAVES_S
+        if self._save is not None:
+            self._give_up(self._save)
+        for slot in list(self._unsaved(stopping=True)):
+            save = self._plan(slot, sliced=False)
+            if save.state_bytes > self._store.bytes_max:
+                continue
+            made = queue.SimpleQueue[StateBytes | None]()
+            self._store.reserve(self._room(save), made.put)
+            try:
+                save.buffer = made.get(timeout=max(0.0, deadline_s - time.monotonic()))
+            except queue.Empty:
+                log.warning("state.not_saved", slot=slot.id, tokens=len(slot.held))
+                return
+            if save.buffer is not None:
+                self._copy_whole(save)
+
+    def _unsaved(self, *, stopping: bool = False) -> Iterator[Slot]:
+        """Yield the slots to be saved, the next one first: idle ones, of which the newest is the likeliest to return.
+
+        With `stopping` running ones count like idle ones.
+        """
+        for slot in sorted(self._slots.slots, key=lambda slot: (slot.sequence is not None, -slot.last_used)):
+            if self._wants(slot, stopping=stopping):
+                yield slot
+
+    def _wants(self, slot: Slot, *, stopping: bool = False) -> bool:
+        if slot.shifted or slot.forgotten or len(slot.held) < BLOCK_INPUTS or not self._store.bytes_max:
+            return False
+        wanted = BLOCK_INPUTS
+        if slot.sequence is not None and not stopping:
+            wanted = max(_GROWTH_TOKENS_MIN, round(slot.saved_tokens * _GROWTH_SHARE))
+        return len(slot.held) - slot.saved_tokens >= wanted
+
+    def _check_saved(self) -> None:
+        """Have states saved again that a new host does not have."""
+        for slot in self._slots.slots:
+            if slot.saved_tokens and not self._store.holds(slot.saved[0]):
+                slot.saved_tokens, slot.saved = 0, ("", 0)
+
+    def _begin(self, *, running: bool) -> bool:
+        for slot in self._unsaved():
+            size = self._context.state_bytes(slot.id, StatePart.ALL)
+            if size > self._store.bytes_max:
+                slot.saved_tokens = len(slot.held)
+                self._store.count("too_large")
+                continue
+            long = running and self._copy_s(size) > STEP_DELAY_S
+            if long and not (self._gives_slices and not slot.excess):
+                continue  # until nothing runs
+            self._save = save = self._plan(slot, sliced=long)
+            self._store.reserve(self._room(save), partial(self._when_reserved, save))
+            return False
+        return False
+
+    def _when_reserved(self, save: _Save, buffer: StateBytes | None) -> None:
+        """On the store's thread."""
+        self._post(partial(self._reserved, save, buffer))
+
+    def _plan(self, slot: Slot, *, sliced: bool) -> _Save:
+        slot.kept_tokens = tokens = len(slot.held)
+        size = self._context.state_bytes(slot.id, StatePart.ALL)
+        inputs = slot.held[:tokens] if sliced else []
+        return _Save(slot, tokens, sliced, size, inputs=inputs, salt=slot.salt)
+
+    def _room(self, save: _Save) -> int:
+        """Return the bytes of the state and its checkpoints; a running sequence may grow before it is copied."""
+        checkpoints = self._slots.checkpoints.copies(save.slot.id).values()
+        growth = 0 if save.sliced else _ROOM_TOKENS * (save.state_bytes // save.tokens + 1)
+        return save.state_bytes + growth + sum(data.size for data in checkpoints)
+
+    def _reserved(self, save: _Save, buffer: StateBytes | None) -> None:
+        save.buffer, save.cancelled = buffer, save.cancelled or buffer is None
+        if buffer is not None and save.sliced:
+            save.joiner = SliceJoiner(buffer[: save.state_bytes], slot_id=save.slot.id, tokens=save.tokens)
+
+    def _copy_whole(self, save: _Save) -> None:
+        """Copy what the slot holds now."""
+        slot, buffer = save.slot, save.buffer
+        assert buffer is not None, "it was reserved"
+        checkpoints = self._slots.checkpoints.copies(slot.id)
+        size = self._context.state_bytes(slot.id, StatePart.ALL)
+        total = size + sum(data.size for data in checkpoints.values())
+        fits = slot.salt == save.salt and not slot.shifted and not slot.forgotten and total <= buffer.size
+        began_ns = time.monotonic_ns()
+        if (
+            not fits
+            or len(slot.held) < BLOCK_INPUTS
+            or not self._context.save_into(slot.id, buffer[:size], StatePart.ALL)
+        ):
+            self._give_up(save)
+            return
+        self._see_copy(size, began_ns)
+        place = size
+        for data in checkpoints.values():
+            buffer[place : place + data.size] = data
+            place += data.size
+        spans = [(tokens, data.size) for tokens, data in checkpoints.items()]
+        save.inputs, save.state_bytes = list(slot.held), size
+        self._put(save, spans, first_position=self._slots.first_copied_position(slot))
+
+    def _copy_slice(self, save: _Save) -> None:
+        """Copy the next inputs; the store's thread moves them to their place."""
+        token_bytes = save.state_bytes / save.tokens
+        count = max(_SLICE_TOKENS_MIN, int(self._bytes_per_s * STEP_DELAY_S / token_bytes / 2))
+        stop = min(save.tokens, save.copied_tokens + count)
+        began_ns = time.monotonic_ns()
+        piece = self._context.save_slice(save.slot.id, save.copied_tokens, stop)
+        self._see_copy(piece.size, began_ns)
+        self._store.run(partial(self._join, save, piece, stop - save.copied_tokens))
+        save.copied_tokens, save.copied = stop, save.copied + 1
+        if stop == save.tokens:
+            self._put(save, [], first_position=0)
+
+    def _join(self, save: _Save, piece: StateBytes, tokens: int) -> None:
+        """On the store's thread."""
+        assert save.joiner is not None, "slices are joined"
+        if not save.failed:
+            try:
+                save.joiner.add(piece, tokens)
+            except UnknownFormat as error:
+                log.warning("state.unknown_format", text=str(error))
+                save.failed = True
+        save.joined += 1
+        self._post(_wake)
+
+    def _put(self, save: _Save, checkpoints: list[tuple[int, int]], *, first_position: int) -> None:
+        """Give a copied state to the store."""
+        slot, inputs, buffer = save.slot, save.inputs, save.buffer
+        assert buffer is not None, "it was copied"
+        links = chain(self._space, save.salt, inputs)
+        key, replaced = state_key(links, inputs), slot.saved[0] if slot.saved_tokens == slot.saved[1] else ""
+        state = NewState(
+            key=key,
+            buffer=buffer,
+            inputs=inputs,
+            salt=save.salt,
+            links=links,
+            state_bytes=save.state_bytes,
+            checkpoints=checkpoints,
+            first_position=first_position,
+            saved_s=self._seconds(len(inputs)),
+            replaces=replaced if replaced != key else "",
+        )
+        self._save = None
+        slot.saved_tokens, slot.saved = len(inputs), (key, len(inputs))
+        self._store.run(partial(_put, self._store, save, state))
+
+    def _give_up(self, save: _Save) -> None:
+        self._save = None
+        if save.failed:
+            self._gives_slices = False  # another format than expected
+        if save.buffer is None:
+            save.slot.saved_tokens = len(save.slot.held)  # no memory: not before it has changed
+        else:
+            self._store.run(partial(self._store.release, save.buffer))
+        self._store.count("given_up")
+
+    def _copy_s(self, size_bytes: int) -> float:
+        return size_bytes / self._bytes_per_s
+
+    def _see_copy(self, size_bytes: int, began_ns: int) -> None:
+        speed = size_bytes / max(1e-6, (time.monotonic_ns() - began_ns) / NS_PER_S)
+        self._bytes_per_s += _NEWEST_SHARE * (speed - self._bytes_per_s)
+
+
+def _wake() -> None:
+    """Let the engine thread look again."""
+
+
+def _put(store: StateStore, save: _Save, state: NewState) -> None:
+    """On the store's thread, behind the last slice."""
+    if save.failed:
+        store.release(state.buffer)
+    else:
+        store.put(state)

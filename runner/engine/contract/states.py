@@ -1,0 +1,87 @@
+"""Contract of the engine with a store of states outside its process. No store is imported here."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.core.states.gate import Tier
+
+StateBytes = NDArray[np.uint8]
+
+
+class StateOffer(NamedTuple):
+    """A saved state that begins as a prompt does. `tokens` of its inputs are known to be equal."""
+
+    key: str
+    tokens: int
+    size_bytes: int
+    tier: Tier
+    inputs: int  # of the state
+    saved_s: float  # to compute all of it again, as measured where it was saved; 0: not measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedState:
+    """A state as it came back; the arrays are read-only."""
+
+    key: str
+    inputs: list[int]
+    state: StateBytes
+    checkpoints: Mapping[int, StateBytes]
+    first_position: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewState:
+    """A state to be stored, in a buffer of the store."""
+
+    key: str
+    buffer: StateBytes
+    inputs: Sequence[int]
+    salt: str
+    links: tuple[bytes, ...]  # see `runner.core.states.chain`
+    state_bytes: int  # at the beginning of the buffer
+    checkpoints: Sequence[tuple[int, int]] = ()  # inputs and bytes of each, behind the state, in order
+    first_position: int = 0
+    saved_s: float = 0.0  # to compute it again; 0: not measured
+    replaces: str = ""  # key of a state that this one continues
+
+
+class StateStore(Protocol):
+    """Methods are called by the engine thread and never block; callbacks come from another thread."""
+
+    @property
+    def bytes_max(self) -> int:
+        """The largest state that is taken; 0: none is."""
+
+    @property
+    def hosts(self) -> int:
+        """How many hosts have connected so far; a new one need not have the states of the one before."""
+
+    def holds(self, key: str) -> bool:
+        """Return True if a state is known to be stored."""
+
+    def find(self, links: Sequence[bytes]) -> StateOffer | None:
+        """Return the saved state with the longest common beginning."""
+
+    def fetch(self, offer: StateOffer, done: Callable[[SavedState | None], None]) -> None:
+        """Have a state brought; None: it is gone, damaged or late."""
+
+    def reserve(self, size_bytes: int, done: Callable[[StateBytes | None], None]) -> None:
+        """Have a buffer of this size at least, its pages in memory; None: there is no memory for it."""
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run work on the store's thread, in the order of the calls."""
+
+    def put(self, state: NewState) -> None:
+        """Store a state; its buffer belongs to the store from here on."""
+
+    def release(self, buffer: StateBytes) -> None:
+        """Give a buffer back without storing anything."""
+
+    def count(self, event: str) -> None:
+        """Count an event of the engine: a state restored, or why not."""
