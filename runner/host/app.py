@@ -43,6 +43,8 @@ from runner.host.runners.measurements import Measurements
 from runner.host.runners.supervisor import RunnerSupervisor
 from runner.host.servicer import HostServicer
 from runner.host.settings import HostSettings
+from runner.host.states.opening import open_states
+from runner.host.states.store import NodeStates
 from runner.host.store.servicer import ModelStoreServicer
 from runner.host.store.store import Store, watch_unused
 
@@ -88,6 +90,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     settings.models_directory.mkdir(parents=True, exist_ok=True)
     notes = DeviceNotes(home.directory / "devices.json")
     users = DeviceUsers()
+    states = await open_states(settings, home, clock)
     devices = Devices(
         clock,
         settings=settings.devices,
@@ -97,6 +100,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         unreaped=users.unreaped,
         processes=users.holders,
     )
+    devices.reserved_ram_bytes = lambda: states.unused_ram_bytes
     _warn_of_limits()
     models = NodeModels(settings.models_directory, home.cache_directory)
     store = Store(models, blob_bytes_max=settings.blob_max_bytes, prunes=not settings.noprune)
@@ -117,6 +121,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         lender=lender,
         borrower=borrower,
         origins=origins,
+        states=states,
     )
     speeds = DecodeSpeeds(notes, clock, lent=users.leases.device_ids)
     shares = CoreShares(clock, cores=computing_cores())
@@ -149,9 +154,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     def shown_devices() -> list[cluster_pb2.Device]:
         return speeds.mark(devices.devices(), devices.engine_build)
 
-    metrics.DEVICES.read_from(lambda: (DeviceRow((device.id,), device) for device in shown_devices()))
-    metrics.STORE_GAUGES.read_from(store.samples)
-    metrics_address = serve_metrics(settings.metrics_listen, service="host", plaintext=settings.plaintext)
+    metrics_address = _serve_metrics(settings, shown_devices, store, states)
     facts = discovery_pb2.HostFacts(
         address=settings.node_advertise or server.address,
         metrics_address=metrics_address,
@@ -169,6 +172,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         asyncio.create_task(supervisor.watch_removals(revocations)),
         asyncio.create_task(devices.watch()),
         asyncio.create_task(watch_unused(store, clock)),
+        asyncio.create_task(states.run()),
         asyncio.create_task(shares.watch(supervisor.changes, supervisor.records)),
         asyncio.create_task(
             speeds.watch(supervisor.changes, supervisor.records, devices.devices, lambda: devices.engine_build)
@@ -195,10 +199,24 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     finally:
         await pulls.close()
         await supervisor.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await states.close()
+        await _end(tasks)
         await server.stop(STOP_GRACE_S)
+
+
+def _serve_metrics(
+    settings: HostSettings, devices: Callable[[], list[cluster_pb2.Device]], store: Store, states: NodeStates
+) -> str:
+    metrics.DEVICES.read_from(lambda: (DeviceRow((device.id,), device) for device in devices()))
+    metrics.STORE_GAUGES.read_from(store.samples)
+    metrics.STATE_GAUGES.read_from(states.samples)
+    return serve_metrics(settings.metrics_listen, service="host", plaintext=settings.plaintext)
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _until(stop: asyncio.Event, reporting: asyncio.Task[None], knowing: asyncio.Task[None]) -> None:

@@ -30,13 +30,16 @@ class HostHome:
         self.logs_directory = directory / "logs"
         self.cache_directory = directory / "cache"
         self.fence_path = directory / "fence.json"
+        self.states_directory = directory / "states"
+        self.states_key_path = directory / "states.key"
+        self.forgotten_path = directory / "states-forgotten.json"
         try:
             for path in (directory, self.run_directory, self.logs_directory, self.cache_directory):
                 path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(directory / "host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StartupError(f"cannot use {directory}: {error.strerror}") from error
-        if len(os.fsencode(self.socket_path("0" * 12))) > SOCKET_PATH_BYTES_MAX:
+        if len(os.fsencode(self.states_socket_path("0" * 12))) > SOCKET_PATH_BYTES_MAX:
             raise StartupError(f"{directory} is too long a path for Unix sockets; set PUNA_HOME to a shorter one")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,6 +78,10 @@ class HostHome:
     def socket_path(self, short_name: str) -> Path:
         """Return the Unix socket of a runner."""
         return self.run_directory / f"{short_name}.sock"
+
+    def states_socket_path(self, short_name: str) -> Path:
+        """Return the Unix socket on which a runner hands over saved states."""
+        return self.run_directory / f"{short_name}-kv.sock"
 
     def prune_logs(self) -> None:
         """Keep the newest logs of runners; each start adds one."""

@@ -54,6 +54,26 @@ for _reason in ("no_ranges", "changed", "part_again", "source_refused"):
     FETCH_RESTARTS.labels(reason=_reason)
 for _reason in ("disk_full", "digest_mismatch", "registry_failed"):
     FETCH_FAILURES.labels(reason=_reason)
+STATES_SAVED = Counter("puna_host_states_saved_total", "States of sequences that runners saved on this node")
+STATES_RESTORED = Counter(
+    "puna_host_states_restored_total",
+    "Saved states that went back to a runner, by where they were: ram, disk",
+    ["tier"],
+)
+STATES_REFUSED = Counter(
+    "puna_host_states_refused_total",
+    "Saved states that were not taken or not given back, by reason: too_large, not_sealed, forgotten, malformed, gone, "
+    "damaged, unreadable; disk: the disk tier is off for a minute",
+    ["reason"],
+)
+for _tier in ("ram", "disk"):
+    STATES_RESTORED.labels(tier=_tier)
+for _reason in ("too_large", "not_sealed", "forgotten", "malformed", "gone", "damaged", "unreadable", "disk"):
+    STATES_REFUSED.labels(reason=_reason)
+STATES = Family("puna_host_states", "Saved states by where they are: ram, disk; one may be in both", ("tier",))
+STATE_BYTES = Family("puna_host_state_bytes", "Bytes of saved states by where they are: ram, disk", ("tier",))
+STATE_BYTES_MAX = Family("puna_host_state_max_bytes", "The most bytes of saved states by tier: ram, disk", ("tier",))
+STATE_GAUGES = ScrapedGauges((STATES, STATE_BYTES, STATE_BYTES_MAX))
 STORE_BYTES = Family("puna_host_store_bytes", "Size of the model files of this node together")
 STORE_FREE = Family("puna_host_store_free_bytes", "Free bytes of the file system that model files lie on")
 STORE_TOTAL = Family("puna_host_store_total_bytes", "Size of the file system that model files lie on")

@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from common.network import is_private_listener
 from common.settings import PunaSettings
 from runner.core.devices.device_settings import (
+    Amount,
     DeviceSettings,
     IntegratedGpus,
+    parse_amount,
     parse_amounts,
     parse_device_ids,
     parse_rpc_servers,
@@ -78,6 +80,29 @@ class HostSettings(PunaSettings):
     tunnel_advertise: str = ""
     """The host name for that; empty: that of `PUNA_NODE_ADVERTISE`."""
 
+    states_ram: str = "5%"
+    """RAM for saved states of conversations, `2GiB` or a share of the node's; it is not promised to models. `0`: no
+    state outlives its runner."""
+    states_disk: str = "8GiB"
+    """Disk space for saved states, under `PUNA_HOME`; `0`: none outlives the host."""
+    states_tenant: str = "50%"
+    """The most of each that one tenant gets, and the size of the largest state; a share."""
+
+    @property
+    def states_ram_amount(self) -> Amount:
+        """`states_ram` as a value."""
+        return parse_amount(self.states_ram)
+
+    @property
+    def states_disk_amount(self) -> Amount:
+        """`states_disk` as a value."""
+        return parse_amount(self.states_disk)
+
+    @property
+    def states_tenant_amount(self) -> Amount:
+        """`states_tenant` as a value."""
+        return parse_amount(self.states_tenant)
+
     @property
     def home_directory(self) -> Path:
         """`home` with ~ resolved."""
@@ -107,6 +132,17 @@ class HostSettings(PunaSettings):
     @classmethod
     def _check_amounts(cls, text: str) -> str:
         parse_amounts(text)
+        return text
+
+    @field_validator("states_ram", "states_disk", "states_tenant")
+    @classmethod
+    def _check_states(cls, text: str, info: ValidationInfo) -> str:
+        """Check amounts: space of a disk is no share, and a tenant's part is nothing else."""
+        amount = parse_amount(text)
+        if info.field_name == "states_disk" and amount.share:
+            raise ValueError("write a size such as 8GiB")
+        if info.field_name == "states_tenant" and not 0 < amount.share <= 1:
+            raise ValueError("write a share such as 50%")
         return text
 
     @field_validator("registries")

@@ -126,12 +126,17 @@ class Entry:
         beside_discrete: bool,
         doubt: str = "",
         holders: Iterable[Holder] = (),
+        reserved_bytes: int = 0,
     ) -> cluster_pb2.Device:
-        """Return the device as others see it: age, the operator's settings, the reason for doubt, and its users."""
+        """Return the device as others see it: age, the operator's settings, the reason for doubt, and its users.
+
+        What is free and reserved is not free to others.
+        """
         report = cluster_pb2.Device()
         report.CopyFrom(self.device)
         for holder in holders:
             report.holders.add(placement_id=holder.placement_id, listed=holder.listed, held_bytes=holder.held_bytes)
+        report.free_bytes = max(0, report.free_bytes - reserved_bytes)
         age_s = now_s - self.read_at_s
         report.free_age_ms = max(0, round(age_s * MS_PER_S))
         if age_s > STALE_AFTER_S:

@@ -68,6 +68,7 @@ class Devices:
         self._notes = notes or DeviceNotes(None)
         self._unreaped = unreaped
         self._processes = processes
+        self.reserved_ram_bytes: Callable[[], int] = int  # of RAM that is free, and kept for saved states
         self._holders = Holders()
         self._table = DeviceTable(clock, self._settings, self._notes)
         self._figures = DeviceFigures(
@@ -105,9 +106,13 @@ class Devices:
                 beside_discrete=beside_discrete,
                 doubt=unreaped.get(entry.id, "") or (DRIVER_HANGS if self._is_silent(entry) else ""),
                 holders=self._holders.on(entry.id, living, entry.processes),
+                reserved_bytes=self._reserved(entry),
             )
             for entry in shown
         ]
+
+    def _reserved(self, entry: Entry) -> int:
+        return self.reserved_ram_bytes() if entry.is_cpu else 0
 
     def _see_holders(self) -> Sequence[HolderProcess]:
         living = self._processes()
@@ -121,7 +126,9 @@ class Devices:
         """Return the available bytes by device id, without the operator's reserve; of RAM as of this instant."""
         self._figures.read_ram(self._table.entries)
         return {
-            entry.id: max(0, entry.device.free_bytes - (entry.overhead_bytes(self._settings) or 0))
+            entry.id: max(
+                0, entry.device.free_bytes - self._reserved(entry) - (entry.overhead_bytes(self._settings) or 0)
+            )
             for entry in self._table.shown
             if entry.health.condition is Condition.OK and not self._is_silent(entry)
         }

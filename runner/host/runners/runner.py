@@ -31,6 +31,8 @@ from runner.host.runners.runner_identity import RunnerIdentity, own_runner
 from runner.host.runners.runner_link import HUNG_AFTER_S, Silence, is_placement, watch_pings, watch_status
 from runner.host.runners.runner_notes import RunnerNote, write_note
 from runner.host.runners.runner_spec import RunnerSpec, advertised, own_devices
+from runner.host.states.link import StateConnection, domain_of
+from runner.host.states.store import NodeStates
 
 log = get_logger()
 
@@ -39,6 +41,7 @@ HELLO_TIMEOUT_S = 30.0
 DYING_S = 1.0  # from the end of its output to the end of the process
 # After the exit: what the runner said last may still be on its way.
 LAST_WORDS_S = 0.2
+LAST_STATES_S = 2.0  # likewise, of the states that it saved last
 STOPPED = "the runner was stopped"
 
 _SETTLED = frozenset(
@@ -49,7 +52,7 @@ _SETTLED = frozenset(
 class HostRunner:
     """See the module. `ended` is set when the process is gone and its files are removed."""
 
-    def __init__(self, spec: RunnerSpec, home: HostHome, clock: Clock, borrower: Borrower) -> None:
+    def __init__(self, spec: RunnerSpec, home: HostHome, clock: Clock, borrower: Borrower, states: NodeStates) -> None:
         self.spec = spec
         self.changes = Changes()
         self.ended = asyncio.Event()
@@ -57,6 +60,8 @@ class HostRunner:
         self._home = home
         self._clock = clock
         self._borrower = borrower
+        self._states = states
+        self._states_path = home.states_socket_path(spec.short_name())
         self._borrowed: Borrowed | None = None
         identity = own_identity()
         self._identity = None if identity is None else RunnerIdentity(identity, spec.placement_id, clock)
@@ -133,7 +138,7 @@ class HostRunner:
 
     def owns(self, path: Path) -> bool:
         """Return True if a file of the run directory belongs to this runner."""
-        return str(path) == self._socket_path or path in (self._note_path, self._lock_path)
+        return str(path) == self._socket_path or path in (self._note_path, self._lock_path, self._states_path)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -220,7 +225,8 @@ class HostRunner:
         self._borrowed = await self._borrower.borrow(spec.peers, Purpose.SERVE)
         layout = addressed(spec.record.layout, self._borrowed)
         inherited = [take_lock(self._lock_path)]
-        arguments = spec.arguments(self._socket_path, listen=listen, layout=layout)
+        states_path = str(self._states_path) if self._states.state_bytes_max else ""
+        arguments = spec.arguments(self._socket_path, listen=listen, layout=layout, states_path=states_path)
         if self._identity is not None and not self._socket_path:
             inherited.append(self._identity.hand_over())
             arguments += ["--identity-fd", str(inherited[-1])]
@@ -253,6 +259,10 @@ class HostRunner:
     async def _follow(self, process: ProcessHandle) -> None:
         """Watch the runner until its process is gone; then say why it ended."""
         address = self._record.address
+        connection = StateConnection(
+            self._states, self._clock, path=str(self._states_path), domain=domain_of(self.spec.record)
+        )
+        states = asyncio.create_task(connection.run(process.exited))
         watches = [asyncio.create_task(watch_status(address, self._peer, take=self._take_status, gone=process.exited))]
         if address:
             watches += [
@@ -267,7 +277,9 @@ class HostRunner:
         try:
             await process.exited.wait()
             await asyncio.wait(watches[:1], timeout=LAST_WORDS_S)
+            await asyncio.wait({states}, timeout=LAST_STATES_S)
         finally:
+            watches.append(states)
             for watch in watches:
                 watch.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
@@ -347,7 +359,7 @@ class HostRunner:
         return self._home.run_directory / f"{self.spec.placement_id}.lock"
 
     def _remove_files(self) -> None:
-        for path in (self._note_path, self._lock_path):
+        for path in (self._note_path, self._lock_path, self._states_path):
             path.unlink(missing_ok=True)
         if self._socket_path:
             Path(self._socket_path).unlink(missing_ok=True)

@@ -41,11 +41,13 @@ class RunnerSpec:
         """Return a name that fits into the path of a Unix socket and differs for every generation."""
         return hashlib.sha256(f"{self.placement_id}/{self.generation}".encode()).hexdigest()[:12]
 
-    def arguments(self, socket_path: str, *, listen: str, layout: cluster_pb2.Layout) -> list[str]:
+    def arguments(
+        self, socket_path: str, *, listen: str, layout: cluster_pb2.Layout, states_path: str = ""
+    ) -> list[str]:
         """Build the command line after `runner serve`.
 
         It listens on its own socket, or on a free port of `listen`'s host. `layout` is ours with the addresses of
-        devices that RPC servers lend.
+        devices that RPC servers lend. On `states_path` it hands over saved states; empty: it saves none.
         """
         address = f"{UNIX_PREFIX}{socket_path}" if socket_path else listen
         metrics_host = "127.0.0.1" if socket_path else split_host_port(listen)[0]
@@ -55,6 +57,7 @@ class RunnerSpec:
             *("--placement", self.placement_id, "--generation", str(self.generation)),
             *("--layout", to_argument(layout), "--planned", to_argument(self.planned)),
             *("--listen", address, "--metrics-listen", f"{metrics_host}:0"),
+            *(("--states-listen", f"{UNIX_PREFIX}{states_path}") if states_path else ()),
         ]
 
 

@@ -1,0 +1,385 @@
+"""Saved states of the node: the RAM tier, the disk tier behind it, and what becomes of each state.
+
+Owned by the event loop. Files are read and written in threads, one write at a time.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from common.clock import Clock
+from common.telemetry.logs import get_logger
+from common.telemetry.metrics import Sample
+from runner.core.states.budget import TierBudget
+from runner.core.states.catalogue import StateEntry
+from runner.core.states.forgotten import Forgotten
+from runner.core.states.gate import Tier
+from runner.host import metrics
+from runner.host.home import write_durably
+from runner.host.states.disk import BadStateFile, DiskTier, StateRecord, state_id
+from runner.sealed_memory import is_sealed
+
+log = get_logger()
+
+# A state that stays as it is for so long is written: a conversation that goes on replaces it before.
+SETTLED_S = 30.0
+LOOK_S = 5.0
+DISK_RETRY_S = 60.0  # after an error of the disk
+CLOSING_S = 20.0  # for writing what is in RAM only, when the host ends
+_LEAVING_SHARE = 0.25  # of the RAM tier: states that wait to be written and have no place in it
+_RECENT_S = 600.0
+_ASSUMED_S = 0.001  # to compute an input, where that was not measured
+
+
+class Watcher(Protocol):
+    """A runner that hears what is saved of its domain."""
+
+    domain: bytes
+
+    def entered(self, entry: StateEntry) -> None:
+        """Note a state that is there now, or in another tier."""
+
+    def gone(self, key: str) -> None:
+        """Note that a state is gone."""
+
+    def forget(self, salt: str, epoch: int) -> None:
+        """Drop what the runner itself holds of a tenant."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Kept:
+    """A state in one tier or in both."""
+
+    record: StateRecord
+    descriptor: int | None  # None: on disk only
+    entered_at_s: float
+    written: bool = False
+    leaving: bool = False  # it has no place in RAM, and goes as soon as it is written
+    unwritable: bool = False  # too large for the disk tier
+
+
+class NodeStates:
+    """See the module."""
+
+    def __init__(
+        self, clock: Clock, *, ram: TierBudget, disk_budget: TierBudget, disk: DiskTier | None, orders_path: Path
+    ) -> None:
+        """`disk` None: nothing outlives the host. Orders to forget are kept in `orders_path`.
+
+        Raises:
+            OSError, ValueError, KeyError, TypeError: the orders cannot be read; what is forgotten could come back.
+        """
+        self._clock = clock
+        self._ram = ram
+        self._disk = disk
+        self._disk_budget = disk_budget
+        self._orders_path = orders_path
+        self._forgotten = _read_orders(orders_path)
+        self._kept: dict[str, _Kept] = {}
+        self._watchers: set[Watcher] = set()
+        self._writing = asyncio.Lock()  # one file at a time: the disk is for models, too
+        self._disk_off_until_s = 0.0
+        self._leaving = asyncio.Event()  # some state has no place in RAM
+
+    # -- what runners and others ask ----------------------------------------------------------------------------------
+
+    @property
+    def state_bytes_max(self) -> int:
+        """The largest state that is taken; 0: none is."""
+        return self._ram.tenant_bytes_max
+
+    @property
+    def epoch(self) -> int:
+        """Number of the newest order to forget."""
+        return self._forgotten.epoch
+
+    @property
+    def unused_ram_bytes(self) -> int:
+        """Return what of the RAM tier is promised to states and not yet used."""
+        return max(0, self._ram.bytes_max - self._ram.bytes_used)
+
+    def sizes(self) -> dict[Tier, tuple[int, int]]:
+        """Bytes used and the most, by tier."""
+        return {
+            Tier.RAM: (self._ram.bytes_used, self._ram.bytes_max),
+            Tier.DISK: (self._disk_budget.bytes_used, self._disk_budget.bytes_max),
+        }
+
+    def samples(self) -> Iterable[Sample]:
+        """Yield the gauges of both tiers."""
+        for tier, (used, most) in self.sizes().items():
+            yield Sample(metrics.STATE_BYTES, used, (tier,))
+            yield Sample(metrics.STATE_BYTES_MAX, most, (tier,))
+        yield Sample(metrics.STATES, len(self._ram), (Tier.RAM,))
+        yield Sample(metrics.STATES, len(self._disk_budget), (Tier.DISK,))
+
+    def watch(self, watcher: Watcher) -> list[StateEntry]:
+        """Let a runner hear of changes; return what there is of its domain."""
+        self._watchers.add(watcher)
+        return [_shown(kept) for kept in self._kept.values() if kept.record.domain == watcher.domain]
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Let a runner hear nothing more."""
+        self._watchers.discard(watcher)
+
+    def put(self, record: StateRecord, descriptor: int, *, epoch: int, replaces: str = "") -> bool:
+        """Take a state; the descriptor is this store's from here on. False: it is refused."""
+        reason = self._reason_against(record, descriptor, epoch)
+        known = self._kept.get(record.id)
+        if reason or (known is not None and known.descriptor is not None):
+            os.close(descriptor)
+            if reason:
+                metrics.STATES_REFUSED.labels(reason=reason).inc()
+            return not reason  # an equal state is there already
+        if replaces:
+            self._drop(state_id(record.domain, replaces))
+        kept = known or _Kept(record=record, descriptor=None, entered_at_s=0.0)
+        self._kept[record.id] = kept
+        self._enter_ram(kept, descriptor)
+        metrics.STATES_SAVED.inc()
+        return True
+
+    def _enter_ram(self, kept: _Kept, descriptor: int) -> None:
+        """Keep a state in RAM; it fits, by `_reason_against`."""
+        entry = kept.record.entry
+        dropped = self._ram.add(
+            kept.record.id, tenant=kept.record.salt, size_bytes=entry.size_bytes, saved_s=_worth_s(entry)
+        )
+        assert dropped is not None, "its size was checked"
+        kept.descriptor, kept.entered_at_s, kept.leaving = descriptor, self._clock.now_s(), False
+        self._tell(kept)
+        for name in dropped:
+            self._leave_ram(name)
+
+    async def get(self, domain: bytes, key: str) -> int | None:
+        """Return the descriptor of a state for the caller to close; None: it is gone or damaged."""
+        wanted = next(
+            (kept for kept in self._kept.values() if kept.record.domain == domain and kept.record.entry.key == key),
+            None,
+        )
+        if wanted is None:
+            metrics.STATES_REFUSED.labels(reason="gone").inc()
+            return None
+        record, tier = wanted.record, Tier.DISK if wanted.descriptor is None else Tier.RAM
+        if wanted.descriptor is None:
+            await self._bring_back(record)
+        kept = self._kept.get(record.id)
+        if kept is None or kept.descriptor is None:  # forgotten meanwhile
+            return None
+        self._ram.use(record.id)
+        self._disk_budget.use(record.id)
+        metrics.STATES_RESTORED.labels(tier=tier).inc()
+        return os.dup(kept.descriptor)
+
+    async def forget(self, salt: str) -> tuple[int, int]:
+        """Drop every state of a tenant; return how many there were, and their bytes.
+
+        What a runner copied before it obeyed is refused when it arrives, and so are files put back from a copy.
+
+        Raises:
+            OSError: the order could not be noted, and nothing was dropped.
+        """
+        epoch = self._forgotten.add(salt, self._clock.wall_unix_s())
+        await asyncio.to_thread(write_durably, self._orders_path, json.dumps(self._forgotten.to_json()).encode())
+        for watcher in list(self._watchers):
+            watcher.forget(salt, epoch)
+        async with self._writing:  # a write that was going on is over
+            ids = [name for name, kept in self._kept.items() if kept.record.salt == salt]
+            size = sum(self._kept[name].record.entry.size_bytes for name in ids)
+            for name in ids:
+                self._drop(name)
+                if self._disk is not None:
+                    await asyncio.to_thread(self._disk.remove, name)
+        log.info("states.forgotten", states=len(ids), bytes=size)
+        return len(ids), size
+
+    def recent_orders(self) -> dict[str, int]:
+        """Return orders that a runner may have missed while no host was connected, by tenant."""
+        return self._forgotten.since(self._clock.wall_unix_s() - _RECENT_S)
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Find what an earlier host left on disk."""
+        if self._disk is None:
+            return
+        try:
+            records = await asyncio.to_thread(lambda disk: list(disk.read_records()), self._disk)
+        except OSError as error:
+            self._turn_disk_off(error)
+            return
+        now_s = self._clock.now_s()
+        for record in records:
+            if self._forgotten.covers(record.salt, record.saved_at_s):
+                metrics.STATES_REFUSED.labels(reason="forgotten").inc()
+                await asyncio.to_thread(self._disk.remove, record.id)
+                continue
+            self._kept[record.id] = _Kept(record=record, descriptor=None, written=True, entered_at_s=now_s)
+            gone = self._enter_disk(record)
+            for name in [record.id] if gone is None else gone:
+                await self._leave_disk(name)
+        log.info("states.found", states=len(self._kept), bytes=self._disk_budget.bytes_used)
+
+    async def run(self) -> None:
+        """Write states that have settled, and those that RAM has no place for; for ever."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._leaving.wait()
+            self._leaving.clear()
+            settled_before_s = self._clock.now_s() - SETTLED_S
+            ids = [i for i, kept in self._kept.items() if kept.leaving or kept.entered_at_s <= settled_before_s]
+            for name in sorted(ids, key=lambda name: not self._kept[name].leaving):
+                await self._write(name)
+                self._finish_leaving(name)
+
+    async def close(self) -> None:
+        """Write what is in RAM only, as long as there is time, then let go of everything."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSING_S):
+                for name in list(self._kept):
+                    await self._write(name)
+        for kept in self._kept.values():
+            if kept.descriptor is not None:
+                os.close(kept.descriptor)
+        self._kept.clear()
+
+    # -- pieces -------------------------------------------------------------------------------------------------------
+
+    def _reason_against(self, record: StateRecord, descriptor: int, epoch: int) -> str:
+        if not is_sealed(descriptor) or os.fstat(descriptor).st_size != record.entry.size_bytes:
+            return "not_sealed"
+        if self._forgotten.is_newer(record.salt, epoch):
+            return "forgotten"
+        return "too_large" if record.entry.size_bytes > self.state_bytes_max else ""
+
+    async def _bring_back(self, record: StateRecord) -> None:
+        """Read a state from disk into the RAM tier; it may be gone afterwards."""
+        assert self._disk is not None, "it is on disk"
+        try:
+            descriptor = await asyncio.to_thread(self._disk.read, record.id)
+        except (OSError, BadStateFile) as error:
+            log.warning("states.file_refused", id=record.id, text=str(error))
+            metrics.STATES_REFUSED.labels(reason="damaged" if isinstance(error, BadStateFile) else "unreadable").inc()
+            self._drop(record.id)
+            return
+        kept = self._kept.get(record.id)
+        if kept is None or kept.descriptor is not None or record.entry.size_bytes > self.state_bytes_max:
+            os.close(descriptor)
+            return
+        self._enter_ram(kept, descriptor)
+
+    def _leave_ram(self, name: str) -> None:
+        """Let a state go that has no place in RAM any more; one that is not on disk is written first, within limits."""
+        kept = self._kept.get(name)
+        if kept is None or kept.descriptor is None:
+            return
+        leaving = sum(other.record.entry.size_bytes for other in self._kept.values() if other.leaving)
+        can_wait = leaving + kept.record.entry.size_bytes <= self._ram.bytes_max * _LEAVING_SHARE
+        kept.leaving = not kept.written and self._takes_files and not kept.unwritable and can_wait
+        if kept.leaving:
+            self._leaving.set()
+        else:
+            self._let_go(name, kept)
+
+    def _finish_leaving(self, name: str) -> None:
+        kept = self._kept.get(name)
+        if kept is not None and kept.leaving:
+            self._let_go(name, kept)
+
+    def _let_go(self, name: str, kept: _Kept) -> None:
+        """Give the RAM of a state back."""
+        if not kept.written:
+            self._drop(name)
+            return
+        assert kept.descriptor is not None, "it was in RAM"
+        os.close(kept.descriptor)
+        kept.descriptor, kept.leaving = None, False
+        self._tell(kept)
+
+    @property
+    def _takes_files(self) -> bool:
+        return self._disk is not None and self._clock.now_s() >= self._disk_off_until_s
+
+    async def _write(self, name: str) -> None:
+        """Write a state to disk unless it is there or too large."""
+        async with self._writing:
+            kept = self._kept.get(name)
+            if kept is None or kept.written or kept.unwritable or kept.descriptor is None or not self._takes_files:
+                return
+            assert self._disk is not None, "it takes files"
+            gone = self._enter_disk(kept.record)
+            if gone is None:
+                kept.unwritable = True
+                return
+            for other in gone:
+                await self._leave_disk(other)
+            descriptor = os.dup(kept.descriptor)
+            try:
+                await asyncio.to_thread(self._disk.write, kept.record, descriptor)
+                kept.written = True
+            except OSError as error:
+                self._disk_budget.remove(name)
+                self._turn_disk_off(error)
+            finally:
+                os.close(descriptor)
+            if self._kept.get(name) is not kept:  # it went meanwhile
+                await asyncio.to_thread(self._disk.remove, name)
+
+    def _enter_disk(self, record: StateRecord) -> list[str] | None:
+        entry = record.entry
+        return self._disk_budget.add(
+            record.id, tenant=record.salt, size_bytes=entry.size_bytes, saved_s=_worth_s(entry)
+        )
+
+    async def _leave_disk(self, name: str) -> None:
+        kept = self._kept.get(name)
+        if kept is not None:
+            kept.written = False
+            if kept.descriptor is None:
+                self._drop(name)
+        if self._disk is not None:
+            await asyncio.to_thread(self._disk.remove, name)
+
+    def _turn_disk_off(self, error: OSError) -> None:
+        if self._clock.now_s() >= self._disk_off_until_s:
+            log.warning("states.disk_off", text=str(error), retry_s=DISK_RETRY_S)
+        metrics.STATES_REFUSED.labels(reason="disk").inc()
+        self._disk_off_until_s = self._clock.now_s() + DISK_RETRY_S
+
+    def _drop(self, name: str) -> None:
+        """Let go of a state; its file is removed by a thread."""
+        kept = self._kept.pop(name, None)
+        if kept is None:
+            return
+        if kept.descriptor is not None:
+            os.close(kept.descriptor)
+        self._ram.remove(name)
+        self._disk_budget.remove(name)
+        if kept.written and self._disk is not None:
+            asyncio.get_running_loop().run_in_executor(None, self._disk.remove, name)
+        for watcher in self._watchers:
+            if watcher.domain == kept.record.domain:
+                watcher.gone(kept.record.entry.key)
+
+    def _tell(self, kept: _Kept) -> None:
+        for watcher in self._watchers:
+            if watcher.domain == kept.record.domain:
+                watcher.entered(_shown(kept))
+
+
+def _worth_s(entry: StateEntry) -> float:
+    return entry.saved_s or entry.inputs * _ASSUMED_S
+
+
+def _read_orders(path: Path) -> Forgotten:
+    return Forgotten.from_json(json.loads(path.read_bytes())) if path.exists() else Forgotten()
+
+
+def _shown(kept: _Kept) -> StateEntry:
+    return replace(kept.record.entry, tier=Tier.DISK if kept.descriptor is None else Tier.RAM)

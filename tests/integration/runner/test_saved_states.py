@@ -1,0 +1,235 @@
+"""States that outlive their engine, on every kind of memory, through the store of a real node."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.errors import RequestCanceled
+from common.spec.layout import FlashAttention
+from runner.engine.contract.states import StateBytes
+from runner.host.states.store import NodeStates
+from tests.integration.runner.conftest import Zoo
+from tests.integration.runner.harness import Harness, running
+from tests.integration.runner.pictures import image_file, picture
+from tests.integration.runner.saved_states import MIB, connected, count, open_node
+from tests.waiting import until
+from tools.model_zoo import build_pair
+
+KINDS = ("dense", "tied", "moe", "swa", "recurrent", "hybrid", "hybrid_rollback", "mrope")
+
+
+def ids(seed: int, length: int) -> list[int]:
+    """Random token ids, none of them special."""
+    drawn: list[int] = np.random.default_rng(seed).integers(300, 1000, size=length).tolist()
+    return drawn
+
+
+async def saved(states: NodeStates, number: int = 1) -> None:
+    """Wait until the node has so many states."""
+    await until(lambda: count(states) >= number, what="a state is saved")
+
+
+async def text_without(model: Path, prompt: list[int], *, warm: list[int], **options: object) -> list[int]:
+    """Return what an engine says that computed everything itself: the first turn, then the second."""
+    async with running(model, slots=2, context=1024, **options) as engine:  # type: ignore[arg-type]
+        await engine.ask(warm, max_tokens=8, ignore_eos=True)
+        return (await engine.ask(prompt, max_tokens=24, ignore_eos=True)).ids
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_greedy_text_after_a_reload_equals_the_text_without_it(zoo: Zoo, tmp_path: Path, kind: str) -> None:
+    first = ids(1, 300)
+    states = open_node(tmp_path)
+    async with connected(states, tmp_path, zoo(kind), slots=2, context=1024) as engine:
+        said = (await engine.ask(first, max_tokens=8, ignore_eos=True)).ids
+        await saved(states)
+    prompt = [*first, *said, *ids(2, 20)]
+    async with connected(states, tmp_path, zoo(kind), slots=2, context=1024) as engine:
+        answer = await engine.ask(prompt, max_tokens=24, ignore_eos=True)
+    assert answer.cached_tokens == 307  # the last token of an answer was sampled and never evaluated
+    assert answer.ids == await text_without(zoo(kind), prompt, warm=first)
+    await states.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_equal_prompt_after_a_reload_is_computed_only_at_its_end(zoo: Zoo, tmp_path: Path, kind: str) -> None:
+    prompt = ids(3, 300)
+    states = open_node(tmp_path)
+    async with connected(states, tmp_path, zoo(kind), slots=2, context=1024) as engine:
+        before = await engine.ask(prompt, max_tokens=16, ignore_eos=True)
+        await saved(states)
+    async with connected(states, tmp_path, zoo(kind), slots=2, context=1024) as engine:
+        after = await engine.ask(prompt, max_tokens=16, ignore_eos=True)
+    assert after.cached_tokens >= 290  # memory that cannot go back has a checkpoint shortly before the end
+    assert after.ids == before.ids
+    await states.close()
+
+
+async def test_an_image_is_a_part_of_a_saved_state(zoo: Zoo, tmp_path: Path) -> None:
+    states = open_node(tmp_path)
+    model, projector = build_pair("vision", tmp_path)
+    options: dict[str, Any] = {"projector": projector, "slots": 2, "context": 1024}
+    answers = []
+    for _ in range(2):
+        async with connected(states, tmp_path, model, **options) as engine:
+            image = engine.engine.read_image(image_file(picture(1, width=64, height=48)))
+            prompt = [*ids(4, 100), *image.inputs, *ids(5, 30)]
+            answers.append(await engine.ask(prompt, images=(image,), max_tokens=8, ignore_eos=True))
+            await saved(states)
+            encoded = engine.encoded
+    assert answers[0].ids == answers[1].ids
+    assert answers[1].cached_tokens >= len(prompt) - 1
+    assert encoded == 0, "the rows of the image are in the state"
+    await states.close()
+
+
+async def test_a_state_is_saved_when_the_engine_stops_in_the_middle_of_an_answer(zoo: Zoo, tmp_path: Path) -> None:
+    states = open_node(tmp_path)
+    prompt = ids(6, 200)
+    async with connected(states, tmp_path, zoo("dense"), slots=1, context=1024) as engine:
+        stream = engine.open(prompt, max_tokens=800, ignore_eos=True)
+        await engine.until(lambda: sum(report.generated_tokens for report in engine.reports) >= 20)
+        engine.engine.stop()
+        with pytest.raises(RequestCanceled):
+            await engine.read(stream)
+    assert count(states) == 1
+    async with connected(states, tmp_path, zoo("dense"), slots=1, context=1024) as engine:
+        assert (await engine.ask(prompt, max_tokens=2)).cached_tokens == 199
+    await states.close()
+
+
+async def test_large_states_are_copied_in_slices_while_others_decode(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.engine.batched.state_keeper.STEP_DELAY_S", 1e-5)
+    states = open_node(tmp_path)
+    options: dict[str, Any] = {"slots": 2, "context": 2048, "flash_attention": FlashAttention.ON}
+    prompt = ids(7, 1000)
+    async with connected(states, tmp_path, zoo("dense"), **options) as engine:
+        sizes = watch_slices(engine)
+        other = engine.open(ids(8, 50), max_tokens=1500, ignore_eos=True)
+        await engine.ask(prompt, max_tokens=4, ignore_eos=True)
+        await saved(states)
+        assert len(sizes) > 4, "it was copied in slices"
+        engine.streams.close(other)
+        await engine.idle()
+    async with connected(states, tmp_path, zoo("dense"), **options) as engine:
+        after = await engine.ask(prompt, max_tokens=16, ignore_eos=True)
+        cold = await engine.ask(prompt, max_tokens=16, ignore_eos=True, cache_prompt=False)
+    assert after.cached_tokens == 999
+    assert after.ids == cold.ids
+    await states.close()
+
+
+async def test_a_slot_that_changes_while_it_is_copied_is_not_saved(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.engine.batched.state_keeper.STEP_DELAY_S", 1e-5)
+    states = open_node(tmp_path)
+    async with connected(
+        states, tmp_path, zoo("dense"), slots=2, context=2048, flash_attention=FlashAttention.ON
+    ) as engine:
+        other = engine.open(ids(9, 50), max_tokens=1500, ignore_eos=True)
+        sizes = watch_slices(engine)
+        prompts = [ids(seed, 800) for seed in (10, 11, 12)]
+        for prompt in prompts:  # each takes the slot of the one before, at once
+            await engine.ask(prompt, max_tokens=2, ignore_eos=True)
+        engine.streams.close(other)
+        await engine.idle()
+        await saved(states)
+    assert sizes
+    async with connected(
+        states, tmp_path, zoo("dense"), slots=2, context=2048, flash_attention=FlashAttention.ON
+    ) as engine:
+        for prompt in prompts:
+            after = await engine.ask(prompt, max_tokens=8, ignore_eos=True)
+            cold = await engine.ask(prompt, max_tokens=8, ignore_eos=True, cache_prompt=False)
+            assert after.ids == cold.ids
+    await states.close()
+
+
+async def test_tenants_do_not_share_saved_states(zoo: Zoo, tmp_path: Path) -> None:
+    states = open_node(tmp_path)
+    prompt = ids(13, 200)
+    async with connected(states, tmp_path, zoo("dense"), slots=2) as engine:
+        await engine.ask(prompt, max_tokens=2, cache_salt="one")
+        await saved(states)
+    async with connected(states, tmp_path, zoo("dense"), slots=2) as engine:
+        assert (await engine.ask(prompt, max_tokens=2, cache_salt="two")).cached_tokens == 0
+        assert (await engine.ask(prompt, max_tokens=2, cache_salt="one")).cached_tokens == 199
+    await states.close()
+
+
+async def test_a_state_of_other_settings_is_not_used(zoo: Zoo, tmp_path: Path) -> None:
+    states = open_node(tmp_path)
+    prompt = ids(14, 200)
+    async with connected(states, tmp_path, zoo("dense"), slots=2, flash_attention=FlashAttention.ON) as engine:
+        await engine.ask(prompt, max_tokens=2)
+        await saved(states)
+    quantised: dict[str, Any] = {"cache_type_k": "q8_0", "cache_type_v": "q8_0", "flash_attention": FlashAttention.ON}
+    async with connected(states, tmp_path, zoo("dense"), slots=2, **quantised) as engine:
+        assert (await engine.ask(prompt, max_tokens=2)).cached_tokens == 0
+    async with connected(states, tmp_path, zoo("dense"), slots=4, flash_attention=FlashAttention.ON) as engine:
+        assert (await engine.ask(prompt, max_tokens=2)).cached_tokens == 199  # the number of slots may differ
+    await states.close()
+
+
+async def test_forgetting_reaches_slots_and_states_and_what_is_on_its_way(zoo: Zoo, tmp_path: Path) -> None:
+    states = open_node(tmp_path)
+    prompt, kept = ids(15, 200), ids(16, 200)
+    async with connected(states, tmp_path, zoo("dense"), slots=4) as engine:
+        await engine.ask(prompt, max_tokens=2, cache_salt="goes")
+        await engine.ask(kept, max_tokens=2, cache_salt="stays")
+        await saved(states, 2)
+        assert (await states.forget("goes"))[0] == 1
+        await until(lambda: held(engine) == 201, what="the slot is empty")
+        assert (await engine.ask(kept, max_tokens=2, cache_salt="stays")).cached_tokens == 199
+        assert (await engine.ask(prompt, max_tokens=2, cache_salt="goes")).cached_tokens == 0
+    await states.close()
+
+
+async def test_a_state_survives_its_host_on_disk(zoo: Zoo, tmp_path: Path) -> None:
+    prompt = ids(17, 300)
+    states = open_node(tmp_path)
+    async with connected(states, tmp_path, zoo("dense"), slots=2) as engine:
+        before = await engine.ask(prompt, max_tokens=8, ignore_eos=True)
+        await saved(states)
+    await states.close()
+    later = open_node(tmp_path)
+    await later.load()
+    async with connected(later, tmp_path, zoo("dense"), slots=2) as engine:
+        after = await engine.ask(prompt, max_tokens=8, ignore_eos=True)
+    assert (after.cached_tokens, after.ids) == (299, before.ids)
+    await later.close()
+
+
+async def test_states_larger_than_the_tier_are_not_copied(zoo: Zoo, tmp_path: Path) -> None:
+    states = open_node(tmp_path, ram_bytes=MIB // 8)
+    async with connected(states, tmp_path, zoo("dense"), slots=2) as engine:
+        await engine.ask(ids(18, 400), max_tokens=2)
+        await engine.ask(ids(19, 400), max_tokens=2)
+    assert count(states) == 0
+    await states.close()
+
+
+def watch_slices(engine: Harness) -> list[int]:
+    """Record the bytes of every slice that is copied from now on."""
+    assert engine.engine._loop is not None
+    context, sizes = engine.engine._loop._context, list[int]()
+    save_slice = context.save_slice
+
+    def watched(slot_id: int, start: int, stop: int) -> StateBytes:
+        piece = save_slice(slot_id, start, stop)
+        sizes.append(piece.size)
+        return piece
+
+    context.save_slice = watched  # type: ignore[method-assign]
+    return sizes
+
+
+def held(engine: Harness) -> int:
+    """Inputs that all slots hold now."""
+    assert engine.engine._loop is not None
+    return engine.engine._loop._slots.held_inputs
