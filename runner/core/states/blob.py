@@ -65,7 +65,7 @@ def read_index(data: memoryview) -> StateIndex:
         raise DamagedState("a description longer than the file")
     try:
         index = _parse(json.loads(bytes(data[text_start : end - _LENGTH_BYTES])), data[:text_start])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise DamagedState(f"unreadable description: {type(error).__name__}") from error
     return index
 

@@ -1,0 +1,30 @@
+"""Restoring against computing."""
+
+from runner.core.states.gate import RestoreGate, Tier
+
+GIB = 2**30
+
+
+def test_a_state_is_restored_where_that_is_faster() -> None:
+    gate = RestoreGate()
+    assert gate.restores(Tier.RAM, size_bytes=GIB, saved_s=10.0)
+    assert not gate.restores(Tier.DISK, size_bytes=GIB, saved_s=10.0)
+
+
+def test_a_slow_disk_is_found_out_and_a_fast_one_too() -> None:
+    slow, fast = RestoreGate(), RestoreGate()
+    for _ in range(20):
+        slow.see(Tier.DISK, size_bytes=GIB, seconds=GIB / 50e6)
+        fast.see(Tier.DISK, size_bytes=GIB, seconds=GIB / 2e9)
+    assert not slow.restores(Tier.DISK, size_bytes=GIB, saved_s=15.0)
+    assert fast.restores(Tier.DISK, size_bytes=GIB, saved_s=1.0)
+
+
+def test_near_the_border_the_last_decision_stays() -> None:
+    gate = RestoreGate()
+    for _ in range(50):
+        gate.see(Tier.RAM, size_bytes=GIB, seconds=1.002)
+    assert gate.restores(Tier.RAM, size_bytes=GIB, saved_s=1.1)
+    assert not gate.restores(Tier.RAM, size_bytes=GIB, saved_s=0.9)
+    assert not gate.restores(Tier.RAM, size_bytes=GIB, saved_s=1.1), "just closed"
+    assert gate.restores(Tier.RAM, size_bytes=GIB, saved_s=1.5)
