@@ -145,6 +145,7 @@ async def running_gateway(
         keep_alive_max_ms=_duration_ms("PUNA_KEEP_ALIVE_MAX", settings.keep_alive_max),
         trusts_strangers=is_private_listener(settings.host),
         made_keys=made,
+        salt_of=authorizer.salt_of,
         settings=tuple(effective_settings(settings)),
     )
     grpc_server = _bind_grpc(settings, service, authorizer, certificate)

@@ -38,6 +38,8 @@ _SERVICES: dict[str, dict[str, frozenset[Role]]] = {
         **dict.fromkeys(("Measure", "Start", "Stop", "ResetDevice", "ExcuseCrash", "Lend"), _SCHEDULER),
         # Keys with admin:cluster ask gateways for it; nodes that are marked as production refuse.
         "InjectFault": _GATEWAY,
+        # Gateways know the salts of tenants.
+        "ForgetStates": _GATEWAY,
     },
     "puna.v1.ModelStore": {
         **dict.fromkeys(("Pull", "Create", "Copy", "Delete", "PutBlob", "ReadHeader"), _GATEWAY),

@@ -57,6 +57,7 @@ from gateway.http.puna.keys import key_routes
 from gateway.http.puna.operations import operation_routes
 from gateway.http.puna.page_routes import page_routes
 from gateway.http.puna.placements import placement_routes
+from gateway.http.puna.states import state_routes
 from gateway.http.puna.tokens import token_routes
 
 _JSON = "application/json"
@@ -90,6 +91,7 @@ def make_routes(service: Service) -> list[Route]:
         *absent_routes(),
         *operation_routes(service),
         *chaos_routes(service),
+        *state_routes(service),
         *placement_routes(service),
         *token_routes(service),
         *alias_routes(service),

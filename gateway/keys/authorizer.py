@@ -103,11 +103,16 @@ class Authorizer:
         if store is None or (scope is None and not needs_key):
             return
         key = visit.key = self._key(store, authorizations, api_keys, address)
-        if not self._shares_cache:
-            visit.cache_salt = cache_salt(store.ring.pepper, key.tenant)
+        visit.cache_salt = self.salt_of(key.tenant)
         visit.is_good = lambda: store.ring.holds(key.id, now_unix_s=self._clock.wall_unix_s())
         check_scope(key, scope, address)
         store.used(key.id, round(self._clock.wall_unix_s()))
+
+    def salt_of(self, tenant: str) -> str:
+        """Return the salt of a tenant's prompts; empty where all share them."""
+        if self._store is None or self._shares_cache:
+            return ""
+        return cache_salt(self._store.ring.pepper, tenant)
 
     def _key(self, store: KeyStore, authorizations: list[str], api_keys: list[str], address: str) -> Key:
         try:

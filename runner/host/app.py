@@ -131,7 +131,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         directories={"models": settings.models_directory, "home": home.directory},
         is_production=settings.production,
     )
-    servicer = HostServicer(supervisor, Measurements(models, borrower, devices, origins), tunnel, faults)
+    servicer = HostServicer(supervisor, Measurements(models, borrower, devices, origins), tunnel, faults, states)
     stores = ModelStoreServicer(store, pulls.pull)
 
     revocations = Revocations(home.directory / "removed-nodes.json")

@@ -16,6 +16,7 @@ MEASURE_TIMEOUT_S = 45.0
 # The lending process starts an interpreter and the engine's backends, on cold disks perhaps.
 LEND_TIMEOUT_S = 35.0
 EXCUSE_TIMEOUT_S = 5.0
+FORGET_TIMEOUT_S = 30.0  # files are removed one by one
 # Beyond the drain: SIGTERM, grace and SIGKILL on the host, and the way there and back.
 STOP_EXTRA_S = 20.0
 # A test has 30 s, and may wait for the one before it.
@@ -118,6 +119,18 @@ class HostClient(ChannelBook):
             NotSupported, ModelUnavailable: the node cannot have it; it did not happen, or the node cannot be reached.
         """
         return received(self._stub(address, node_id).InjectFault(request, metadata=call_metadata()))
+
+    async def forget_states(self, address: str, cache_salt: str, *, node_id: str = "") -> host_pb2.ForgetStatesResponse:
+        """Drop the saved states of a tenant on the node.
+
+        Raises:
+            DiskFull: the node could not note it, and dropped nothing.
+            ModelUnavailable, RequestTimeout: the host cannot be reached; try again.
+        """
+        request = host_pb2.ForgetStatesRequest(cache_salt=cache_salt)
+        response = await ask(self._stub(address, node_id).ForgetStates, request, timeout_s=FORGET_TIMEOUT_S)
+        _check_numbers(address, response)
+        return response
 
     def _stub(self, address: str, node_id: str) -> "host_pb2_grpc.HostAsyncStub":
         return host_pb2_grpc.HostStub(self.channel(address, f"node/{node_id}" if node_id else ""))

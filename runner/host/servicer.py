@@ -7,14 +7,16 @@ from typing import Any
 from grpc import aio
 
 from common.closing import closing
-from common.errors import NotSupported
+from common.errors import DiskFull, InvalidRequest, NotSupported
 from common.telemetry import tracing
 from protos import host_pb2, host_pb2_grpc
+from runner.core.states.messages import SALT_LENGTH_MAX
 from runner.host.faults import NodeFaults
 from runner.host.lending.lending import lend_response
 from runner.host.lending.tunnel_listener import TunnelListener
 from runner.host.runners.measurements import Measurements
 from runner.host.runners.supervisor import RunnerSupervisor
+from runner.host.states.store import NodeStates
 
 EVENT_INTERVAL_S_MIN = 0.02
 
@@ -30,12 +32,14 @@ class HostServicer(host_pb2_grpc.HostServicer):
         measurements: Measurements,
         tunnel: TunnelListener | None,
         faults: NodeFaults,
+        states: NodeStates,
     ) -> None:
         """Without a tunnel nothing is lent."""
         self._supervisor = supervisor
         self._measurements = measurements
         self._tunnel = tunnel
         self._faults = faults
+        self._states = states
 
     async def Measure(self, request: host_pb2.MeasureRequest, context: Context) -> host_pb2.MeasureResponse:
         """Count bytes without loading."""
@@ -90,3 +94,15 @@ class HostServicer(host_pb2_grpc.HostServicer):
         async with closing(self._faults.inject(request)) as steps:
             async for text in steps:
                 yield host_pb2.InjectFaultEvent(text=text)
+
+    async def ForgetStates(
+        self, request: host_pb2.ForgetStatesRequest, context: Context
+    ) -> host_pb2.ForgetStatesResponse:
+        """Drop the saved states of a tenant."""
+        if len(request.cache_salt) > SALT_LENGTH_MAX:
+            raise InvalidRequest(f"a salt has at most {SALT_LENGTH_MAX} characters", param="cache_salt")
+        try:
+            states, size = await self._states.forget(request.cache_salt)
+        except OSError as error:
+            raise DiskFull(f"the order cannot be noted: {error.strerror}; nothing was dropped") from error
+        return host_pb2.ForgetStatesResponse(states=states, bytes=size)

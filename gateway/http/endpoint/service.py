@@ -1,7 +1,7 @@
 """Services that every endpoint uses, and the code that runs an answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -49,7 +49,8 @@ class Service:
     stream_commit_s: float = 15.0
     keep_alive_max_ms: int = FOREVER_MS  # for callers who may not manage models
     blob_bytes_max: int = 2**40
-    hosts: HostClient = field(default_factory=lambda: HostClient("node"))  # for faults
+    hosts: HostClient = field(default_factory=lambda: HostClient("node"))  # for faults and saved states
+    salt_of: Callable[[str], str] = lambda _: ""  # of a tenant's prompts; empty: all share them
     is_production: bool = False  # no faults for exercises
     trusts_strangers: bool = True  # where there are no keys, callers may manage models
     made_keys: MadeKeys | None = None  # where keys can be made: with a file of keys and a Redis

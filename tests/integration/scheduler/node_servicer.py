@@ -135,6 +135,9 @@ class NodeAndDiscovery(host_pb2_grpc.HostServicer, discovery_pb2_grpc.DiscoveryS
     ) -> AsyncIterator[host_pb2.InjectFaultEvent]:
         yield host_pb2.InjectFaultEvent()
 
+    async def ForgetStates(self, request: host_pb2.ForgetStatesRequest, context: Any) -> host_pb2.ForgetStatesResponse:
+        return host_pb2.ForgetStatesResponse()
+
     # discovery.proto
 
     async def Register(self, request_iterator: Any, context: Any) -> AsyncIterator[discovery_pb2.RegisterAck]:

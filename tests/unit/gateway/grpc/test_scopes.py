@@ -63,6 +63,7 @@ TABLE: dict[tuple[str, str], Scope | None] = {
     ("POST", "/puna/v1/unload"): WRITE,
     ("POST", "/puna/v1/devices/clear"): CLUSTER,
     ("POST", "/puna/v1/chaos"): CLUSTER,
+    ("POST", "/puna/v1/states/forget"): CLUSTER,
     ("POST", "/puna/v1/nodes/{node}/drain"): CLUSTER,
     ("POST", "/puna/v1/nodes/{node}/remove"): CLUSTER,
     ("POST", "/puna/v1/nodes/{node}/undrain"): CLUSTER,
