@@ -7,20 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import (
-    aliases,
-    answers,
-    chaos,
-    cluster,
-    connect,
-    keys,
-    models,
-    placements,
-    states,
-    tokens,
-    trust,
-    watching,
-)
+from cli.arguments import aliases, answers, chaos, cluster, connect, keys, models, placements, tokens, trust, watching
 from cli.core.server_address import CA_VARIABLE
 from cli.errors import MEANINGS, CommandFailed, ExitCode
 from common.startup_error import StartupError
@@ -34,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for group in (cluster, connect, answers, models, aliases, placements, watching, keys, trust, tokens, states, chaos):
+for group in (cluster, connect, answers, models, aliases, placements, watching, keys, trust, tokens, chaos):
     app.add_typer(group.app)
 
 

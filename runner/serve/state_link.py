@@ -95,7 +95,7 @@ class StateLink:
 
     @property
     def hosts(self) -> int:
-        """How many hosts have connected so far."""
+        """Number of hosts that have connected so far."""
         return self._hosts
 
     def holds(self, key: str) -> bool:

@@ -13,7 +13,7 @@ class _Order:
     at_s: float  # Unix time
 
 
-class Forgotten:
+class ForgetOrders:
     """The newest order of each tenant. With more than ORDERS_MAX, the oldest becomes one for every tenant."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Forgotten:
         return {"epoch": self.epoch, "floor": [self._floor.epoch, self._floor.at_s], "orders": orders}
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> "Forgotten":
+    def from_json(cls, fields: Mapping[str, Any]) -> "ForgetOrders":
         """Read what `to_json` gave.
 
         Raises:

@@ -60,7 +60,7 @@ class StateStore(Protocol):
 
     @property
     def hosts(self) -> int:
-        """How many hosts have connected so far; a new one need not have the states of the one before."""
+        """Number of hosts that have connected so far; a new one need not have the states of the one before."""
 
     def holds(self, key: str) -> bool:
         """Return True if a state is known to be stored."""

@@ -17,7 +17,7 @@ from common.telemetry.logs import get_logger
 from common.telemetry.metrics import Sample
 from runner.core.states.budget import TierBudget
 from runner.core.states.catalogue import StateEntry
-from runner.core.states.forgotten import Forgotten
+from runner.core.states.forgotten import ForgetOrders
 from runner.core.states.gate import Tier
 from runner.host import metrics
 from runner.host.home import write_durably
@@ -377,8 +377,8 @@ def _worth_s(entry: StateEntry) -> float:
     return entry.saved_s or entry.inputs * _ASSUMED_S
 
 
-def _read_orders(path: Path) -> Forgotten:
-    return Forgotten.from_json(json.loads(path.read_bytes())) if path.exists() else Forgotten()
+def _read_orders(path: Path) -> ForgetOrders:
+    return ForgetOrders.from_json(json.loads(path.read_bytes())) if path.exists() else ForgetOrders()
 
 
 def _shown(kept: _Kept) -> StateEntry:

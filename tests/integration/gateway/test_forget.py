@@ -56,7 +56,7 @@ async def states(tmp_path: Path) -> AsyncIterator[NodeStates]:
 
 @pytest.fixture
 async def address(states: NodeStates, tmp_path: Path) -> AsyncIterator[str]:
-    """Where the node's host listens."""
+    """Address of the node's host."""
     others = (cast("RunnerSupervisor", None), cast("Measurements", None), cast("TunnelListener", None))
     servicer = HostServicer(*others, cast("NodeFaults", None), states)
     server = bind_server(

@@ -1,4 +1,4 @@
-"""What a full tier gives up."""
+"""Choice of the states that a full tier gives up."""
 
 import random
 

@@ -13,7 +13,7 @@ MAGIC = 0xAF143CD8
 
 
 def state(start: int, stop: int, *, ids: int, slot: int = 0) -> NDArray[np.uint8]:
-    """What llama.cpp writes for positions of a sequence; each row tells its position, layer and kind."""
+    """Build the bytes that llama.cpp writes for positions of a sequence; each row has its position, layer and kind."""
     words = [MAGIC, slot, 1, stop - start]
     for position in range(start, stop):
         words += [position, ids] + [slot] * ids

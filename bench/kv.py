@@ -1,0 +1,187 @@
+"""Saved conversations against computing them again: verdict lines for the bars K1, K3, K8 and K9.
+
+    python -m bench.kv [--model 57m] [--tokens 4096] [--bars K1,K3,K8,K9]
+
+Real engines, the real store of a node and its disk tier, in one process; models are written by the zoo. Run it on a
+machine that does nothing else: K1 and K9 are ratios and differences of wall time. K1 in full is `--model 1b`.
+"""
+
+import argparse
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench.machine import ROOT, describe_machine
+from common.spec.layout import FlashAttention
+from runner.engine.contract.engine import Sampled, StepReport
+from runner.host.states.store import NodeStates
+from tests.integration.runner.harness import Answer, Harness
+from tests.integration.runner.saved_states import connected, count, open_node
+from tests.waiting import until
+from tools.model_zoo import build
+
+K1_BAR, K3_BAR, K9_BAR_S = 0.05, 0.05, 0.005
+TURNS, TURN_TOKENS = 6, 40
+TIER_BYTES = 4 * 2**30
+DEADLINE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One bar: what was measured, and whether it was reached."""
+
+    bar: str
+    text: str
+    reached: bool
+
+    def line(self) -> str:
+        """Return it for people and scripts."""
+        return f"{self.bar} {'reached' if self.reached else 'MISSED'}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Model and prompt of every measurement."""
+
+    model: Path
+    directory: Path
+    tokens: int
+
+    def options(self, *, slots: int = 2) -> dict[str, Any]:
+        """Options of an engine that holds the prompt."""
+        return {"slots": slots, "context": self.tokens + 1024, "threads": 2, "flash_attention": FlashAttention.ON}
+
+    def prompt(self, seed: int, tokens: int = 0) -> list[int]:
+        """Random token ids."""
+        draw = Random(seed)
+        return [draw.randrange(300, 1000) for _ in range(tokens or self.tokens)]
+
+    def node(self) -> NodeStates:
+        """Open the store of a node."""
+        return open_node(self.directory, ram_bytes=TIER_BYTES, disk_bytes=TIER_BYTES)
+
+
+async def first_token(engine: Harness, prompt: list[int]) -> tuple[float, Answer]:
+    """Return the seconds to the first token of an answer of one, and the answer."""
+    began_s = time.monotonic()
+    answer = await engine.ask(prompt, max_tokens=1, ignore_eos=True)
+    return time.monotonic() - began_s, answer
+
+
+async def measure_restores(setup: Setup) -> list[Verdict]:
+    """K1: first token after a swap of the runner, and after a restart of the host, against evaluating it."""
+    prompt, states = setup.prompt(1), setup.node()
+    async with connected(states, setup.directory, setup.model, **setup.options()) as engine:
+        await first_token(engine, setup.prompt(2, 300))  # speeds are known, pages are touched
+        cold_s, _ = await first_token(engine, prompt)
+        await until(lambda: count(states) >= 2, what="the state is saved", deadline_s=DEADLINE_S)
+    async with connected(states, setup.directory, setup.model, **setup.options()) as engine:
+        swap_s, swapped = await first_token(engine, prompt)
+    await states.close()
+    later = setup.node()
+    await later.load()
+    async with connected(later, setup.directory, setup.model, **setup.options()) as engine:
+        restart_s, restarted = await first_token(engine, prompt)
+    await later.close()
+    return [
+        Verdict(
+            "K1",
+            f"{what}: first token after {warm_s * 1000:.0f} ms, cold {cold_s * 1000:.0f} ms: "
+            f"{warm_s / cold_s:.3f} (bar {K1_BAR}), {answer.cached_tokens} of {len(prompt)} tokens restored",
+            warm_s / cold_s <= K1_BAR,
+        )
+        for what, warm_s, answer in (("swap", swap_s, swapped), ("restart of the host", restart_s, restarted))
+    ]
+
+
+async def measure_alternation(setup: Setup) -> list[Verdict]:
+    """K3: two agents take turns on a device that holds one model: prompt tokens that are computed again."""
+    states, again, total = setup.node(), 0, 0
+    talks = {domain: setup.prompt(seed, setup.tokens // 2) for seed, domain in ((3, b"one"), (4, b"two"))}
+    known = dict.fromkeys(talks, 0)
+    for turn in range(TURNS):
+        for domain, said in list(talks.items()):
+            talk = said + setup.prompt(100 + turn, TURN_TOKENS)
+            options = setup.options(slots=1)
+            async with connected(states, setup.directory, setup.model, domain=domain, **options) as engine:
+                answer = await engine.ask(talk, max_tokens=8, ignore_eos=True)
+            if known[domain]:
+                total += known[domain]
+                again += max(0, known[domain] - answer.cached_tokens)
+            known[domain] = len(talk)
+            talks[domain] = talk + answer.ids
+    await states.close()
+    share = again / total
+    return [Verdict("K3", f"{again} of {total} known prompt tokens computed again: {share:.3f}", share <= K3_BAR)]
+
+
+async def measure_steps(setup: Setup) -> list[Verdict]:
+    """K9: steps of one sequence while the state of another is saved, against steps before."""
+    states, stamps = setup.node(), list[float]()
+    async with connected(states, setup.directory, setup.model, **setup.options()) as engine:
+        other = engine.open(setup.prompt(5, 64), max_tokens=900, ignore_eos=True)
+
+        def note(report: StepReport) -> None:
+            if any(isinstance(one, Sampled) and one.sequence_id == other.id for one in report.outcomes):
+                stamps.append(time.monotonic())
+
+        engine.on_step = note
+        await engine.ask(setup.prompt(6), max_tokens=2, ignore_eos=True)
+        begun = len(stamps)
+        await until(lambda: count(states) >= 1, what="the state is saved", deadline_s=DEADLINE_S)
+        ended = len(stamps)
+        await engine.until(lambda: len(stamps) >= ended + 200 or engine.streams.inside == 0)
+        engine.streams.close(other)
+    await states.close()
+    gaps = [later - earlier for earlier, later in pairwise(stamps)]
+    quiet, during = gaps[ended + 1 :], gaps[begun : ended + 1]
+    added_s = quantile(during, 0.99) - quantile(quiet, 0.99)
+    text = f"p99 of {len(during)} steps during the save {added_s * 1000:+.1f} ms against {len(quiet)} after"
+    return [Verdict("K9", text, added_s <= K9_BAR_S)]
+
+
+def quantile(values: list[float], share: float) -> float:
+    """Return a quantile of values; 0 of none."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
+
+
+def measure_damage() -> list[Verdict]:
+    """K8: the test of ten thousand damaged and foreign states."""
+    command = [sys.executable, "-m", "pytest", "-q", "tests/unit/runner/host/states/test_damaged_states.py"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    last = (run.stdout.strip().splitlines() or ["no output"])[-1]
+    return [Verdict("K8", f"10,000 damaged and foreign states: {last}", run.returncode == 0)]
+
+
+def main() -> int:
+    """Print a line for each bar; 1 if one was missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="57m", help="of the zoo")
+    parser.add_argument("--tokens", default=4096, type=int, help="of the conversation")
+    parser.add_argument("--bars", default="K1,K3,K8,K9")
+    args = parser.parse_args()
+    print(f"machine: {describe_machine()}")
+    verdicts: list[Verdict] = []
+    measures = {"K1": measure_restores, "K3": measure_alternation, "K9": measure_steps}
+    with tempfile.TemporaryDirectory(prefix="puna-kv-") as name:
+        model = build(args.model, Path(name))
+        for bar in args.bars.split(","):
+            directory = Path(name) / bar
+            directory.mkdir()
+            setup = Setup(model, directory, args.tokens)
+            found = measure_damage() if bar == "K8" else asyncio.run(measures[bar](setup))
+            for verdict in found:
+                print(verdict.line(), flush=True)
+            verdicts += found
+    return 0 if all(verdict.reached for verdict in verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
