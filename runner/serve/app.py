@@ -236,6 +236,8 @@ class RunnerProcess(EngineListener):
             self._refuse(refused.error, refused.attempted)
         else:
             self._prefetch.start()
+            if self._states is not None:  # what is saved is known before the first request
+                self._states.start()
             self._engine.start(bridge)
 
     def _forget(self, salt: str, done: Callable[[], None]) -> None:
@@ -311,8 +313,6 @@ class RunnerProcess(EngineListener):
 
     def loaded(self, model: LoadedModel) -> None:
         """Begin to serve."""
-        if self._states is not None:
-            self._states.start()
         self._prefetch.stop()
         self._info.layout.CopyFrom(codecs.LAYOUT.to_proto(model.layout))
         self._requests.slots = model.layout.slots

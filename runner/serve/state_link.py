@@ -80,7 +80,10 @@ class StateLink:
             thread.start()
 
     def close(self) -> None:
-        """Send what is to be sent, then end."""
+        """Send what is to be sent, then end; nothing if it was never started."""
+        if self._threads[0].ident is None:
+            self._listener.close()
+            return
         self._work.put(None)
         self._threads[1].join(_CLOSE_S)
         self._closing.set()

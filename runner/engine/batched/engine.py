@@ -172,18 +172,21 @@ class BatchedEngine(LlamaEngine[Loop]):
         return context, loaded
 
     def call(self, command: Callable[[], None]) -> None:
-        """Call something in the engine thread, between two steps."""
-        self._serving.post(command)
+        """Call something in the engine thread, between two steps; before it serves, in this one."""
+        if self._loop is None:
+            command()
+        else:
+            self._loop.post(command)
 
     def forget(self, salt: str, done: Callable[[], None]) -> None:
-        """Drop what is held of a tenant, then call `done` in the engine thread."""
-        loop = self._serving
+        """Drop what is held of a tenant, then call `done`, both as `call` does."""
 
         def forget() -> None:
-            loop.forget(salt)
+            if self._loop is not None:
+                self._loop.forget(salt)
             done()
 
-        loop.post(forget)
+        self.call(forget)
 
     def _encoded(self, done: EncodingDone) -> None:
         """On the encoder's thread."""

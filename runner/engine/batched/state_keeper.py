@@ -183,8 +183,9 @@ class StateKeeper:
     def save_all(self) -> None:
         """Save every state that is not; the engine stops."""
         deadline_s = time.monotonic() + _LAST_SAVES_S
-        if self._save is not None:
-            self._give_up(self._save)
+        begun, self._save = self._save, None
+        if begun is not None and begun.buffer is not None:
+            self._store.run(partial(self._store.release, begun.buffer))
         for slot in list(self._unsaved(stopping=True)):
             save = self._plan(slot, sliced=False)
             if save.state_bytes > self._store.bytes_max:

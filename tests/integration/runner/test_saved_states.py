@@ -1,5 +1,6 @@
 """States that outlive their engine, on every kind of memory, through the store of a real node."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,26 @@ async def test_a_state_is_saved_when_the_engine_stops_in_the_middle_of_an_answer
     assert count(states) == 1
     async with connected(states, tmp_path, zoo("dense"), slots=1, context=1024) as engine:
         assert (await engine.ask(prompt, max_tokens=2)).cached_tokens == 199
+    await states.close()
+
+
+async def test_a_state_is_saved_when_the_engine_stops_while_room_is_made_for_it(zoo: Zoo, tmp_path: Path) -> None:
+    states = open_node(tmp_path)
+    async with connected(states, tmp_path, zoo("dense"), slots=1, context=1024) as engine:
+        loop = engine.engine._loop
+        assert loop is not None
+        assert loop.states is not None
+        store, reserve, calls = loop.states._store, loop.states._store.reserve, list[int]()
+
+        def reserve_later(size: int, done: Callable[[StateBytes | None], None]) -> None:
+            calls.append(size)
+            if len(calls) > 1:  # the first one is never answered
+                reserve(size, done)
+
+        store.reserve = reserve_later  # type: ignore[method-assign]
+        await engine.ask(ids(20, 200), max_tokens=2)
+        await until(lambda: len(calls) == 1, what="room is being made")
+    assert count(states) == 1
     await states.close()
 
 
