@@ -109,10 +109,10 @@ async def test_a_state_is_saved_when_the_engine_stops_while_room_is_made_for_it(
         assert loop.states is not None
         store, reserve, calls = loop.states._store, loop.states._store.reserve, list[int]()
 
-        def reserve_later(size: int, done: Callable[[StateBytes | None], None]) -> None:
-            calls.append(size)
+        def reserve_later(size_bytes: int, done: Callable[[StateBytes | None], None]) -> None:
+            calls.append(size_bytes)
             if len(calls) > 1:  # the first one is never answered
-                reserve(size, done)
+                reserve(size_bytes, done)
 
         store.reserve = reserve_later  # type: ignore[method-assign]
         await engine.ask(ids(20, 200), max_tokens=2)
