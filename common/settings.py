@@ -99,6 +99,7 @@ KNOWN_NAMES = frozenset(
         "TRUST",
         "TUNNEL_ADVERTISE",
         "TUNNEL_LISTEN",
+        "ZYGOTE",
     )
 )
 # Names of earlier versions, and those that take their value where they are not set themselves.

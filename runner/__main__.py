@@ -15,6 +15,7 @@ MODES = {
     "rpc": ("runner.rpc", "lend devices of this node to a runner on another one"),
     "self-test": ("runner.self_test", "find out whether the engine computes here"),
     "measure": ("runner.measure", "count the memory of a model with a layout, without loading it"),
+    "zygote": ("runner.zygote", "import what runners need, and fork into them for the host"),
 }
 # These read files, graphs (`rpc`) or answers of lent devices (`probe`) that may be hostile.
 _CONFINED = frozenset({"inspect", "measure", "serve", "probe", "rpc"})

@@ -35,6 +35,7 @@ from runner.host.lending.borrowing import Borrower
 from runner.host.lending.lending import Lender
 from runner.host.lending.tunnel_listener import open_tunnel
 from runner.host.models.model_files import NodeModels
+from runner.host.processes.zygote import Zygote, use_zygote
 from runner.host.registry.opening import open_fetching
 from runner.host.reporter import Registrations, Sections
 from runner.host.runners.core_shares import CoreShares
@@ -173,6 +174,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         asyncio.create_task(devices.watch()),
         asyncio.create_task(watch_unused(store, clock)),
         asyncio.create_task(states.run()),
+        *([asyncio.create_task(_keep_zygote(home, devices, finding))] if settings.zygote else []),
         asyncio.create_task(shares.watch(supervisor.changes, supervisor.records)),
         asyncio.create_task(
             speeds.watch(supervisor.changes, supervisor.records, devices.devices, lambda: devices.engine_build)
@@ -282,6 +284,26 @@ def _warn_of_limits() -> None:
 def _begin_finding(devices: Devices) -> asyncio.Task[None]:
     devices.show_ram()
     return asyncio.create_task(devices.start())
+
+
+async def _keep_zygote(home: HostHome, devices: Devices, finding: asyncio.Task[None]) -> None:
+    """Have a zygote once the devices are known, and another one when the engine or a driver is another; for ever."""
+    await asyncio.wait({finding})
+    zygote = Zygote(home.logs_directory / "zygote.log")
+    use_zygote(zygote)
+    living = asyncio.create_task(zygote.run())
+    known: dict[str, str] = {}
+    seen = 0
+    try:
+        while True:
+            found = {"engine": devices.engine_build} | {device.id: device.driver for device in devices.devices()}
+            if any(known.get(name, version) != version for name, version in found.items()):
+                zygote.renew()
+            known |= found
+            seen = await devices.changes.beyond(seen)
+    finally:
+        living.cancel()
+        await asyncio.gather(living, return_exceptions=True)
 
 
 async def _first_listing(devices: Devices, finding: asyncio.Task[None]) -> None:

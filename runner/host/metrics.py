@@ -11,6 +11,17 @@ RUNNER_STARTS = Counter(
     "puna_host_runner_starts_total", "Start commands by result: spawned, attached, no_memory", ["result"]
 )
 RUNNER_ENDS = Counter("puna_host_runner_ends_total", "Ended runners by reason", ["reason"])
+PROCESS_STARTS = Counter(
+    "puna_host_process_starts_total",
+    "Started processes of runners, the short-lived ones too: forked from the zygote, spawned by a command",
+    ["how"],
+)
+START_SECONDS = Histogram(
+    "puna_host_runner_start_seconds",
+    "Time from the start of a runner's process until it listens; the load follows. Forked or spawned",
+    ["how"],
+    buckets=(0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30),
+)
 MEASURE_SECONDS = Histogram(
     "puna_host_measure_seconds", "Time of one measurement by the engine", buckets=(0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 )
@@ -45,6 +56,8 @@ FETCH_RESTARTS = Counter(
 FETCH_FAILURES = Counter(
     "puna_host_fetch_failures_total", "Blobs that did not come to this node, by reason", ["reason"]
 )
+for _how in ("forked", "spawned"):
+    PROCESS_STARTS.labels(how=_how)
 for _kind in ("kill", "stop", "block", "disk", "memory"):
     FAULTS.labels(_kind)
 # What has happened never is nought from the start, so that a first time shows as a rise.

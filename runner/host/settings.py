@@ -47,6 +47,8 @@ class HostSettings(PunaSettings):
     """The host name under which others reach runners that listen on TCP."""
     production: bool = False
     """Refuse every fault of `puna chaos` on this node."""
+    zygote: bool = True
+    """Fork runners from one process that has imported what they need; off: each starts an interpreter of its own."""
     discovery_address: str = "127.0.0.1:7601"
     """Where to register: several with commas between them, or a name with several addresses. A host registers with
     each."""

@@ -47,8 +47,9 @@ _NAMES = LIMITS | {
     "_PUNA_CLUSTER",
 }
 _PREFIXES = ("CUDA_CACHE_", "CUDA_MPS_", "GGML_", "GOMP_", "HSA_", "LC_", "LLAMA_", "OMP_")
-# CUDA numbers cards by speed by default; and an abort must not wait for a debugger to print a backtrace.
-_ALWAYS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GGML_NO_BACKTRACE": "1"}
+# CUDA numbers cards by speed by default; an abort must not wait for a debugger to print a backtrace; and numpy would
+# start a thread for every core at its import, for algebra that runners leave to the engine.
+_ALWAYS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GGML_NO_BACKTRACE": "1", "OPENBLAS_NUM_THREADS": "1"}
 # The cards that the host's driver watch knows, for children that would otherwise have to ask the driver themselves.
 CARDS = "_PUNA_CARDS"
 # Backends whose cards can be hidden by UUID. Vulkan counts cards in an order of its own, so nothing is hidden there.

@@ -14,6 +14,7 @@ from runner.core.model.description import PROJECTOR_ARCHITECTURE
 from runner.host.files.file_threads import STUCK_MAX
 from runner.host.home import write_durably
 from runner.host.processes.children import run_child
+from runner.host.processes.process import ProcessHandle
 
 INSPECT_TIMEOUT_S = 20.0
 # Part of the cache's file names: raise it when inspection finds or refuses more than before.
@@ -30,7 +31,7 @@ class Inspector:
         self._cache = cache_directory
         self._cache.mkdir(parents=True, exist_ok=True)
         self._crashes: Counter[str] = Counter()
-        self._left: dict[str, asyncio.subprocess.Process] = {}  # children that even SIGKILL does not end
+        self._left: dict[str, ProcessHandle] = {}  # children that even SIGKILL does not end
 
     async def look_ahead(self, paths: Sequence[Path], key: str) -> bytes:
         """Return what a child says of the headers, before gigabytes are read for a digest. `key` names the content.
@@ -92,7 +93,7 @@ class Inspector:
     async def _ask(self, paths: Sequence[Path], key: str, *, kind: str) -> bytes:
         if self._crashes[key] >= CRASHES_MAX:
             raise BadModelFile(f"{paths[0]}: the inspection crashed {CRASHES_MAX} times; the file is not used")
-        self._left = {name: process for name, process in self._left.items() if process.returncode is None}
+        self._left = {name: process for name, process in self._left.items() if not process.exited.is_set()}
         if key in self._left or len(self._left) >= STUCK_MAX:
             raise ModelUnavailable(f"{paths[0]}: it does not answer")
         words = [*(["--part"] if kind else []), *(str(path) for path in paths)]

@@ -7,9 +7,9 @@ borrower's runner, cut off, as well.
 
 import asyncio
 import os
-import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 import orjson
 
@@ -23,7 +23,8 @@ from runner.host import metrics
 from runner.host.home import HostHome
 from runner.host.lending.lease import DeviceLease, Leases
 from runner.host.processes.children import runner_command
-from runner.host.processes.process import spawn, take_pipe
+from runner.host.processes.process import ProcessHandle
+from runner.host.processes.spawning import open_log, spawn
 from runner.host.processes.stopping import REAP_TIMEOUT_S, kill_process, wait_until_gone
 
 log = get_logger()
@@ -52,27 +53,51 @@ def lender_arguments(placement_id: str, shares: Sequence[Share]) -> list[str]:
 
 
 class LenderProcess:
-    """Started on construction. It ends with this host, whatever happens to us: its standard input ends then."""
+    """It ends with this host, whatever happens to us: its standard input ends then."""
 
     def __init__(
-        self,
+        self, process: ProcessHandle, *, stdin: int, facts: int, on_fact: Callable[[dict[str, object]], None]
+    ) -> None:
+        """Take a process and our ends of its pipes."""
+        self.process = process
+        self._stdin, self._facts = stdin, facts
+        self._on_fact = on_fact
+        self._pending = bytearray()
+        asyncio.get_running_loop().add_reader(self._facts, self._read)
+
+    @classmethod
+    async def start(
+        cls,
         arguments: Sequence[str],
         *,
         log_path: Path,
         on_fact: Callable[[dict[str, object]], None],
         environment: Mapping[str, str],
-    ) -> None:
-        """`on_fact` gets each line that it says: `address` first, then `device` and `used_bytes`.
+    ) -> Self:
+        """Start one. `on_fact` gets each line that it says: `address` first, then `device` and `used_bytes`.
 
         Raises:
             InternalError: the system refuses to start processes.
         """
-        command = runner_command("rpc", arguments)
-        self.process, child = spawn(command, log_path=log_path, environment=environment, stdin=subprocess.PIPE)
-        self._stdin, self._facts = take_pipe(child.stdin), take_pipe(child.stdout)
-        self._on_fact = on_fact
-        self._pending = bytearray()
-        asyncio.get_running_loop().add_reader(self._facts, self._read)
+        stdin, ours = os.pipe()
+        facts, stdout = os.pipe()
+        try:
+            with open_log(log_path) as log_file:
+                process = await spawn(
+                    runner_command("rpc", arguments),
+                    environment=environment,
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=log_file.fileno(),
+                )
+        except BaseException:
+            os.close(ours)
+            os.close(facts)
+            raise
+        finally:
+            os.close(stdin)
+            os.close(stdout)
+        return cls(process, stdin=ours, facts=facts, on_fact=on_fact)
 
     def close(self) -> None:
         """After its end: give the descriptors back."""
@@ -233,7 +258,7 @@ class Lender:
 
         shares: list[Share] = [share for share in lease.terms.shares if share.device_id in device_ids]
         log_path = self._home.logs_directory / f"runner-rpc-{lease.placement_id}-{lease.generation}.log"
-        process = LenderProcess(
+        process = await LenderProcess.start(
             lender_arguments(lease.placement_id, shares),
             log_path=log_path,
             on_fact=take,

@@ -1,19 +1,18 @@
 """Short-lived children: a runner mode that answers on standard output and ends, with a deadline."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.core.host.environment import child_environment
+from runner.host.processes.process import ProcessHandle
+from runner.host.processes.spawning import read_piece, spawn
 
 OUTPUT_BYTES_MAX = 64 * 1024 * 1024  # the child is ended as soon as it prints more
 STDERR_BYTES_KEPT = 64 * 1024
 STDERR_LINES_KEPT = 5
-READ_BYTES = 64 * 1024
 REAP_S = 5.0  # a child that reads a file which does not answer ends when the file does, killed or not
 
 
@@ -28,7 +27,7 @@ class RunnerChildResult:
     output: bytes
     last_errors: str
     last_line: str = ""  # of standard error
-    left: asyncio.subprocess.Process | None = None
+    left: ProcessHandle | None = None
     printed_too_much: bool = False
 
     def failure(self) -> str:
@@ -52,40 +51,46 @@ async def run_child(
     """Run `python -m runner MODE …` in a process group of its own; the group is killed at the limit or on cancel.
 
     `environment` is set beside what every child gets.
+
+    Raises:
+        InternalError: the system refuses to start processes.
     """
-    process = await asyncio.create_subprocess_exec(
-        *runner_command(mode, arguments),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**child_environment(os.environ), **(environment or {})},
-        start_new_session=True,
-    )
-    output, errors, exit_code, printed_too_much = b"", b"", None, False
+    output_pipe, output_end = os.pipe()
+    errors_pipe, errors_end = os.pipe()
+    output, errors, printed_too_much, was_late = b"", b"", False, False
     try:
-        async with asyncio.timeout(timeout_s):
-            output, errors = await _read_to_end(process)
-            exit_code = await process.wait()
-    except TimeoutError:
-        output, errors = b"", b""
-    except _TooMuchOutputError:
-        printed_too_much = True
+        try:
+            command = runner_command(mode, arguments)
+            process = await spawn(command, environment=environment or {}, stdout=output_end, stderr=errors_end)
+        finally:
+            os.close(output_end)
+            os.close(errors_end)
+        try:
+            async with asyncio.timeout(timeout_s):
+                output, errors = await _read_to_end(output_pipe, errors_pipe)
+                await process.exited.wait()
+        except TimeoutError:
+            output, errors, was_late = b"", b"", True
+        except _TooMuchOutputError:
+            printed_too_much = True
+        finally:
+            process.kill_group()
+            await process.wait(REAP_S)
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REAP_S):
-                    await process.communicate()  # what it had printed; its pipes close only when they were read
+        os.close(output_pipe)
+        os.close(errors_pipe)
+    exit_code = None if was_late else process.exit_code
     if printed_too_much:
-        exit_code = process.returncode or -signal.SIGKILL  # also if it has just ended by itself
+        exit_code = process.exit_code or -signal.SIGKILL  # also if it has just ended by itself
+    elif process.exit_code is None and not was_late:  # a fork whose zygote has ended, too: its result is not certain
+        return await run_child(mode, arguments, timeout_s=timeout_s, environment=environment)
     last = errors.decode(errors="replace").strip().splitlines()[-STDERR_LINES_KEPT:]
     return RunnerChildResult(
         exit_code=exit_code,
         output=output,
         last_errors=" | ".join(last),
         last_line=last[-1] if last else "",
-        left=process if process.returncode is None else None,
+        left=None if process.exited.is_set() else process,
         printed_too_much=printed_too_much,
     )
 
@@ -94,18 +99,16 @@ class _TooMuchOutputError(Exception):
     """The child printed more than OUTPUT_BYTES_MAX."""
 
 
-async def _read_to_end(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+async def _read_to_end(output_pipe: int, errors_pipe: int) -> tuple[bytes, bytes]:
     """Return all of standard output, and the end of standard error.
 
     Raises:
         _TooMuchOutputError: there is more output than allowed; the rest was not read.
     """
-    assert process.stdout is not None
-    assert process.stderr is not None
-    errors = asyncio.create_task(_read_end(process.stderr))
+    errors = asyncio.create_task(_read_end(errors_pipe))
     try:
         output = bytearray()
-        while piece := await process.stdout.read(READ_BYTES):
+        while piece := await read_piece(output_pipe):
             output += piece
             if len(output) > OUTPUT_BYTES_MAX:
                 raise _TooMuchOutputError
@@ -115,8 +118,8 @@ async def _read_to_end(process: asyncio.subprocess.Process) -> tuple[bytes, byte
         await asyncio.wait({errors})
 
 
-async def _read_end(stream: asyncio.StreamReader) -> bytes:
+async def _read_end(pipe: int) -> bytes:
     end = b""
-    while piece := await stream.read(READ_BYTES):
+    while piece := await read_piece(pipe):
         end = (end + piece)[-STDERR_BYTES_KEPT:]
     return end

@@ -5,19 +5,17 @@ import contextlib
 import fcntl
 import os
 import signal
-import subprocess
-from collections.abc import Mapping, Sequence
+import socket
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
-from common.errors import InternalError, PlacementMismatch
-from runner.core.host.environment import child_environment
+from common.errors import PlacementMismatch
+from runner.core.host.forks import EXIT_STATUS
 
 PROC = Path("/proc")
-HELLO_BYTES_MAX = 4096
 LOG_TAIL_BYTES = 16384  # an event with a traceback is some KiB
-# The kernel should end runners before it ends what watches over them.
-OOM_SCORE_ADJUSTMENT = 500
+# From the end of a fork to the word of the process that reaps it.
+REPORT_TIMEOUT_S = 2.0
 
 
 def start_ticks(pid: int) -> int | None:
@@ -46,17 +44,38 @@ def take_lock(path: Path) -> int:
     return descriptor
 
 
+async def until_readable(descriptor: int) -> None:
+    """Wait until a read of a pipe or socket does not wait. The descriptor stays the caller's.
+
+    By hand: as a transport of uvloop it would be closed twice, the second time perhaps as another's.
+    """
+    readable = asyncio.Event()
+    asyncio.get_running_loop().add_reader(descriptor, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        asyncio.get_running_loop().remove_reader(descriptor)
+
+
 class ProcessHandle:
     """A live or ended process. `exited` is set as soon as the kernel says so, `unreaped` if SIGKILL did not end it."""
 
-    def __init__(self, pid: int, pidfd: int, *, is_child: bool) -> None:
+    def __init__(self, pid: int, pidfd: int, *, is_child: bool, report: socket.socket | None = None) -> None:
+        """Watch the process; of a fork, which is not ours to reap, `report` says how it ended."""
         self.pid = pid
         self.exited = asyncio.Event()
         self.unreaped = asyncio.Event()
-        self.exit_code: int | None = None  # negative for a signal; None while it lives, and for adopted processes
+        # Negative for a signal; None while it lives, for adopted processes and for forks that their zygote left.
+        self.exit_code: int | None = None
         self._pidfd = pidfd
         self._is_child = is_child
+        self._report = report
         asyncio.get_running_loop().add_reader(pidfd, self._on_exit)
+
+    @property
+    def is_fork(self) -> bool:
+        """The zygote of this host forked it."""
+        return self._report is not None
 
     @classmethod
     def adopt(cls, pid: int, ticks: int) -> Self | None:
@@ -98,101 +117,35 @@ class ProcessHandle:
             # What the runner may have left in its group goes first: the group cannot be reused before we reap.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-            ended = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
+            self._reap(os.WEXITED)
+        if self._report is None:
+            self._end()
+            return
+        late = asyncio.get_running_loop().call_later(REPORT_TIMEOUT_S, self._on_report, self._report, None)
+        asyncio.get_running_loop().add_reader(self._report, self._on_report, self._report, late)
+
+    def _on_report(self, report: socket.socket, late: asyncio.TimerHandle | None) -> None:
+        """Take the exit code of a fork; there is none if its zygote has ended, or does not run for now."""
+        asyncio.get_running_loop().remove_reader(report)
+        if late is not None:
+            late.cancel()
+        with contextlib.suppress(OSError), report:
+            status = report.recv(EXIT_STATUS.size)
+            if len(status) == EXIT_STATUS.size:
+                (self.exit_code,) = EXIT_STATUS.unpack(status)
+            else:
+                self._reap(os.WEXITED | os.WNOHANG)  # process 1 of a container is the parent of all that lost theirs
+        self._end()
+
+    def _reap(self, options: int) -> None:
+        with contextlib.suppress(ChildProcessError):
+            ended = os.waitid(os.P_PIDFD, self._pidfd, options)
             if ended is not None:
                 self.exit_code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def _end(self) -> None:
         os.close(self._pidfd)
         self.exited.set()
-
-
-class SpawnedRunner:
-    """A process that this host started, and the pipe on which it says hello."""
-
-    def __init__(self, process: ProcessHandle, hello: int) -> None:
-        self.process = process
-        self._hello = hello
-
-    async def hello(self, timeout_s: float) -> bytes:
-        """Return the one line that a runner prints once it listens; empty if it ended or kept silent."""
-        # By hand: as a transport of uvloop the descriptor would be closed twice, the second time perhaps as another's.
-        loop = asyncio.get_running_loop()
-        complete = asyncio.Event()
-        line = bytearray()
-
-        def read() -> None:
-            part = os.read(self._hello, HELLO_BYTES_MAX)
-            line.extend(part)
-            if not part or b"\n" in part or len(line) > HELLO_BYTES_MAX:
-                complete.set()
-
-        loop.add_reader(self._hello, read)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await complete.wait()
-        except TimeoutError:
-            return b""
-        finally:
-            loop.remove_reader(self._hello)
-            os.close(self._hello)
-        return bytes(line)
-
-
-def spawn(
-    command: Sequence[str],
-    *,
-    log_path: Path,
-    environment: Mapping[str, str],
-    stdin: int = subprocess.DEVNULL,
-    pass_fds: Sequence[int] = (),
-) -> tuple[ProcessHandle, subprocess.Popen[bytes]]:
-    """Start a runner in a session of its own, with a pipe for what it says.
-
-    `environment` is set beside what every child gets.
-
-    Raises:
-        InternalError: the system refuses to start processes.
-    """
-    try:
-        with log_path.open("ab") as log_file:
-            child = subprocess.Popen(
-                command,
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=log_file,
-                env={**child_environment(os.environ), **environment},
-                pass_fds=pass_fds,
-                start_new_session=True,
-            )
-    except OSError as error:
-        raise InternalError(f"cannot start a runner: {error}") from error
-    process = ProcessHandle(child.pid, os.pidfd_open(child.pid), is_child=True)
-    child.returncode = 0  # ProcessHandle reaps; without this Popen would try, too, when it is collected
-    return process, child
-
-
-def take_pipe(pipe: IO[bytes] | None) -> int:
-    """Return a descriptor of our own for a pipe to a child; Popen's file is closed here and now."""
-    assert pipe is not None, "the child was started with it"
-    with pipe:
-        return os.dup(pipe.fileno())
-
-
-def spawn_runner(
-    command: Sequence[str], *, log_path: Path, inherited: Sequence[int], environment: Mapping[str, str]
-) -> SpawnedRunner:
-    """Start a runner that survives this host. The inherited descriptors, its lock among them, pass to it.
-
-    Raises:
-        InternalError: as `spawn`.
-    """
-    try:
-        process, child = spawn(command, log_path=log_path, environment=environment, pass_fds=inherited)
-    finally:
-        for descriptor in inherited:
-            os.close(descriptor)
-    with contextlib.suppress(OSError):
-        (PROC / str(child.pid) / "oom_score_adj").write_text(str(OOM_SCORE_ADJUSTMENT))
-    return SpawnedRunner(process, take_pipe(child.stdout))
 
 
 def find_runners_of(home: Path) -> dict[str, int]:

@@ -24,7 +24,8 @@ from runner.host import metrics
 from runner.host.home import HostHome
 from runner.host.lending.borrowing import Borrowed, Borrower, addressed, renamed
 from runner.host.processes.children import runner_command
-from runner.host.processes.process import ProcessHandle, read_log_tail, spawn_runner, start_ticks, take_lock
+from runner.host.processes.process import ProcessHandle, read_log_tail, start_ticks, take_lock
+from runner.host.processes.spawning import spawn_runner, start_kind
 from runner.host.processes.stopping import REAP_TIMEOUT_S, DrainDeadline, kill_process, stop_process, wait_until_gone
 from runner.host.runners.load_progress import FetchProgress, Preparation, PrepareFiles, show_last_error
 from runner.host.runners.runner_identity import RunnerIdentity, own_runner
@@ -231,7 +232,10 @@ class HostRunner:
             inherited.append(self._identity.hand_over())
             arguments += ["--identity-fd", str(inherited[-1])]
         command = runner_command("serve", arguments)
-        spawned = spawn_runner(command, log_path=self._log_path, inherited=inherited, environment=spec.environment)
+        started_s = self._clock.now_s()
+        spawned = await spawn_runner(
+            command, log_path=self._log_path, inherited=inherited, environment=spec.environment
+        )
         self._process = spawned.process
         self._record.pid = spawned.process.pid
         log.info(
@@ -240,6 +244,7 @@ class HostRunner:
             generation=spec.generation,
             model=spec.record.model_name,
             pid=spawned.process.pid,
+            how=start_kind(spawned.process),
         )
         await self._write_note()
         line = await spawned.hello(HELLO_TIMEOUT_S)
@@ -252,6 +257,7 @@ class HostRunner:
             if not await spawned.process.wait(DYING_S):
                 await kill_process(spawned.process)
             return  # _follow explains the end from exit code and log
+        metrics.START_SECONDS.labels(how=start_kind(spawned.process)).observe(self._clock.now_s() - started_s)
         self._silence.hear()
         await self._write_note()
         self.changes.notify()

@@ -1,7 +1,7 @@
 """Hostile code inside real processes that read model files, templates, images and schemas: what it tries is refused.
 
 The code runs in the process itself, after it was confined: in a runner while the mode's own modules are imported, in a
-worker while it answers its first request.
+fork of the zygote while its command line is read, in a worker while it answers its first request.
 """
 
 import json
@@ -18,10 +18,13 @@ from typing import Any
 import pytest
 
 from common.sandbox.confinement import NETWORK_VERSION, landlock_version, readable
+from runner.core.host.forks import FORKED_MODES
 from runner.engine.media.image_decoder import WORKER_PATH
+from runner.host.processes.children import run_child
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.pictures import image_file, picture
 from tests.integration.runner.processes import ROOT
+from tests.running_zygote import running_zygote
 
 pytestmark = pytest.mark.skipif(
     landlock_version() < NETWORK_VERSION, reason=f"this kernel has Landlock {landlock_version()}, not {NETWORK_VERSION}"
@@ -78,6 +81,10 @@ class Trap:
 
 if "is_worker" in wanted:
     json.loads = os.write = lambda *_: attack()
+elif "is_fork" in wanted:  # its modules are imported before it is confined; its command line is read afterwards
+    import argparse
+    parse = argparse.ArgumentParser.parse_args
+    argparse.ArgumentParser.parse_args = lambda parser: parse(parser) if sys.argv[1] == "zygote" else attack()
 else:
     sys.meta_path.insert(0, Trap())
 """
@@ -225,19 +232,44 @@ def check_refused(found: dict[str, str]) -> None:
     assert found == dict.fromkeys(found, _REFUSED)
 
 
+def runner_arguments(home: Path, model: Path) -> dict[str, list[str]]:
+    """Return what follows a mode on the command line."""
+    return {
+        "inspect": [str(model)],
+        "measure": ["--model", str(model)],
+        "serve": ["--model", str(model), "--listen", f"unix:{home}/runner.sock"],
+        "probe": [],
+        "rpc": ["--device", "CPU"],
+    }
+
+
 @pytest.mark.parametrize("mode", ["inspect", "measure", "serve", "probe", "rpc"])
 def test_hostile_code_in_a_runner_reaches_its_own_file_only(mode: str, zoo: Zoo, tmp_path: Path) -> None:
     model = zoo("dense")
     with surroundings(tmp_path) as (home, code, wanted):
-        arguments = {
-            "inspect": [str(model)],
-            "measure": ["--model", str(model)],
-            "serve": ["--model", str(model), "--listen", f"unix:{home}/runner.sock"],
-            "probe": [],
-            "rpc": ["--device", "CPU"],
-        }
-        found = attacked(["-m", "runner", mode, *arguments[mode]], code, own=str(model), **wanted)
-    if str(model) in arguments[mode]:
+        words = runner_arguments(home, model)[mode]
+        found = attacked(["-m", "runner", mode, *words], code, own=str(model), **wanted)
+    if str(model) in words:
+        assert found.pop("own file") == "done"
+    check_refused(found)
+
+
+@pytest.mark.parametrize("mode", FORKED_MODES)
+async def test_hostile_code_in_a_forked_runner_reaches_no_more(
+    mode: str, zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = zoo("dense")
+    with surroundings(tmp_path) as (home, code, wanted):
+        (code / "sitecustomize.py").write_text(HOSTILE)
+        monkeypatch.setenv("PYTHONPATH", f"{code}:{ROOT}")
+        monkeypatch.setenv(WANTED, json.dumps({**wanted, "own": str(model), "is_fork": True}))
+        words = runner_arguments(home, model)[mode]
+        async with running_zygote(tmp_path) as zygote:
+            done = await run_child(mode, words, timeout_s=60)
+            assert zygote.process is not None  # what it tried to signal
+            assert not zygote.process.exited.is_set()
+        found = attempts_in(done.last_line)
+    if str(model) in words:
         assert found.pop("own file") == "done"
     check_refused(found)
 

@@ -40,7 +40,11 @@ def test_what_a_driver_is_told_reaches_the_runner(name: str) -> None:
 
 @pytest.mark.behaviour("B-132")
 def test_cards_are_numbered_by_address_and_nothing_else_is_set_for_them() -> None:
-    assert child_environment({}) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GGML_NO_BACKTRACE": "1"}
+    assert child_environment({}) == {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "GGML_NO_BACKTRACE": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
 
 
 def test_what_the_user_hid_from_the_engine_stays_hidden() -> None:
