@@ -1,0 +1,128 @@
+"""Starts of runners, forked and spawned in turns, and of llama-server: `python -m bench.starts --model 1b`.
+
+Every start loads the same model from a warm page cache. Times begin with the start of the process, and end when it
+listens and when it can answer. Memory is read then; beyond the model is what it takes besides the engine's buffers.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from bench.engine.models import cache_folder, model_file
+from bench.engine.servers import Sizes, running_llama_server
+from bench.machine import load_average
+from protos import cluster_pb2
+from runner.client import RunnerClient
+from runner.host.processes.children import runner_command
+from runner.host.processes.spawning import spawn_runner
+from runner.host.processes.zygote import Zygote, use_zygote
+
+MIB = 1024 * 1024
+READY_WITHIN_S = 300.0
+_SHOWN = ("Rss", "Pss", "Private_Dirty")
+
+
+def main() -> int:
+    """Start each kind in turns; print a line of JSON for each start."""
+    options = _options()
+    model = options.file or model_file(options.model, cache_folder())
+    _warm(model)
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(_measure(model, Path(directory), options))
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="1b", help="of the model zoo: 57m, 1b")
+    parser.add_argument("--file", type=Path, help="a GGUF file instead")
+    parser.add_argument("--rounds", type=int, default=10, help="starts of each kind")
+    parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument("--context-tokens", type=int, default=4096, help="of one slot")
+    parser.add_argument("--llama-server", type=Path, help="program of the same build")
+    return parser.parse_args()
+
+
+def _warm(model: Path) -> None:
+    with model.open("rb") as file:
+        while file.read(16 * MIB):
+            pass
+
+
+async def _measure(model: Path, directory: Path, options: argparse.Namespace) -> None:
+    sizes = Sizes(slots=options.slots, context_tokens=options.context_tokens, threads=len(os.sched_getaffinity(0)))
+    for number in range(options.rounds):
+        _show(number, "spawned", await _start(model, directory, sizes))
+        async with _zygote(directory):
+            _show(number, "forked", await _start(model, directory, sizes))
+        if options.llama_server is not None:
+            _show(number, "llama-server", await asyncio.to_thread(_peer, options.llama_server, model, sizes))
+
+
+def _show(number: int, kind: str, figures: dict[str, float]) -> None:
+    print(json.dumps({"round": number, "kind": kind, "load_average": load_average(), **figures}), flush=True)
+
+
+@asynccontextmanager
+async def _zygote(directory: Path) -> AsyncIterator[None]:
+    """Have a zygote; without one runners are spawned."""
+    zygote = Zygote(directory / "zygote.log")
+    use_zygote(zygote)
+    living = asyncio.create_task(zygote.run())
+    try:
+        await asyncio.wait_for(zygote.ready.wait(), READY_WITHIN_S)
+        yield
+    finally:
+        living.cancel()
+        await asyncio.gather(living, return_exceptions=True)
+
+
+async def _start(model: Path, directory: Path, sizes: Sizes) -> dict[str, float]:
+    layout = {"slots": sizes.slots, "context_tokens": sizes.context_tokens, "threads": sizes.threads}
+    words = ["--model", str(model), "--layout", json.dumps(layout), "--metrics-listen", "127.0.0.1:0"]
+    started_s = time.perf_counter()
+    spawned = await spawn_runner(
+        runner_command("serve", words), log_path=directory / "runner.log", inherited=(), environment={}
+    )
+    try:
+        hello = json.loads(await spawned.hello(READY_WITHIN_S))
+        listens_s = time.perf_counter() - started_s
+        async with RunnerClient(hello["address"]) as client, asyncio.timeout(READY_WITHIN_S):
+            async for status in client.watch_load():
+                if status.state == cluster_pb2.RUNNER_STATE_READY:
+                    break
+        ready_s = time.perf_counter() - started_s
+        buffers = status.memory.host
+        model_bytes = buffers.weights_bytes + buffers.cache_bytes + buffers.graph_bytes
+        memory = await asyncio.to_thread(_memory, spawned.process.pid)
+        return {
+            "listens_s": round(listens_s, 4),
+            "ready_s": round(ready_s, 4),
+            **{f"{name.lower()}_mib": round(size / MIB, 1) for name, size in memory.items()},
+            **{f"{name.lower()}_beyond_mib": round((size - model_bytes) / MIB, 1) for name, size in memory.items()},
+        }
+    finally:
+        spawned.process.kill_group()
+        await spawned.process.exited.wait()
+
+
+def _memory(pid: int) -> dict[str, int]:
+    """Return bytes of a process in RAM: all, its share of what several have, and its alone."""
+    rows = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    sizes = {row[0].removesuffix(":"): int(row[1]) * 1024 for row in rows}
+    return {name: sizes[name] for name in _SHOWN}
+
+
+def _peer(program: Path, model: Path, sizes: Sizes) -> dict[str, float]:
+    with running_llama_server(program, model, sizes, threads=sizes.threads) as server:
+        return {"ready_s": round(server.load_s, 4)}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
