@@ -64,11 +64,11 @@ def test_every_wrong_name_is_told_at_once_and_one_like_no_other_leads_to_the_lis
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PUNA_HOMES", "x")
-    monkeypatch.setenv("PUNA_XYZZY", "1")
+    monkeypatch.setenv("PUNA_XXXXXX", "1")
     with pytest.raises(StartupError) as failed:
         PunaSettings.load()
     assert str(failed.value) == (
-        "unknown setting PUNA_HOMES; did you mean PUNA_HOME? unknown setting PUNA_XYZZY; docs/settings.md lists all"
+        "unknown setting PUNA_HOMES; did you mean PUNA_HOME? unknown setting PUNA_XXXXXX; docs/settings.md lists all"
     )
 
 
