@@ -1,7 +1,7 @@
 """Starts of runners, forked and spawned in turns, and of llama-server: `python -m bench.starts --model 1b`.
 
 Every start loads the same model from a warm page cache. Times begin with the start of the process, and end when it
-listens and when it can answer. Memory is read then; beyond the model is what it takes besides the engine's buffers.
+listens and when it can answer. Memory is read then, with the weights that are mapped and the buffers that were written.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from pathlib import Path
 from bench.engine.models import cache_folder, model_file
 from bench.engine.servers import Sizes, running_llama_server
 from bench.machine import load_average
+from common.telemetry.logs import configure_logs
 from protos import cluster_pb2
 from runner.client import RunnerClient
 from runner.host.processes.children import runner_command
@@ -31,6 +32,7 @@ _SHOWN = ("Rss", "Pss", "Private_Dirty")
 def main() -> int:
     """Start each kind in turns; print a line of JSON for each start."""
     options = _options()
+    configure_logs(service="bench")
     model = options.file or model_file(options.model, cache_folder())
     _warm(model)
     with tempfile.TemporaryDirectory() as directory:
@@ -98,14 +100,11 @@ async def _start(model: Path, directory: Path, sizes: Sizes) -> dict[str, float]
                 if status.state == cluster_pb2.RUNNER_STATE_READY:
                     break
         ready_s = time.perf_counter() - started_s
-        buffers = status.memory.host
-        model_bytes = buffers.weights_bytes + buffers.cache_bytes + buffers.graph_bytes
         memory = await asyncio.to_thread(_memory, spawned.process.pid)
         return {
             "listens_s": round(listens_s, 4),
             "ready_s": round(ready_s, 4),
             **{f"{name.lower()}_mib": round(size / MIB, 1) for name, size in memory.items()},
-            **{f"{name.lower()}_beyond_mib": round((size - model_bytes) / MIB, 1) for name, size in memory.items()},
         }
     finally:
         spawned.process.kill_group()
