@@ -37,17 +37,23 @@ async def answer(record: cluster_pb2.RunnerRecord) -> list[int]:
     return [token.id for token in said.tokens]
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def lender_pids(node: Node) -> list[int]:
-    """Processes that lend devices of the node: children of its host in rpc mode."""
+    """Processes that lend devices of the node: children in rpc mode of its host or of the host's zygote."""
     found = []
+    host = node.host.process.pid
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parent = parent_of(int(entry.name))
+                is_ours = b"rpc" in words and host in (parent, parent_of(parent))
             except OSError:
                 continue
-            if b"rpc" in words and parent == node.host.process.pid:
+            if is_ours:
                 found.append(int(entry.name))
     return found
 
