@@ -2,7 +2,7 @@
 
 It has one thread, opens no device, starts no backend and no gRPC, and takes requests of its host alone, through an
 inherited socket. A fork becomes a runner as if it had been started by a command: session, environment, command line and
-descriptors are its own, and it confines itself. It runs on when the zygote ends. See docs/decisions/0023-zygote.md.
+descriptors are its own, and it confines itself. It runs on when the zygote ends. See docs/decisions/0025-zygote.md.
 """
 
 import argparse

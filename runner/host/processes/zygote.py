@@ -1,4 +1,4 @@
-"""The host's zygote: started, asked for forks, replaced when it ends. See docs/decisions/0023-zygote.md."""
+"""The host's zygote: started, asked for forks, replaced when it ends. See docs/decisions/0025-zygote.md."""
 
 import asyncio
 import contextlib
