@@ -1,14 +1,14 @@
 """std::map as libstdc++ lays it out: some of the engine's C++ functions answer with one, by value.
 
-On x86-64 the caller passes the address of the result as a hidden first argument, which ctypes can do; elsewhere it
-cannot.
+A C++ object with a destructor and a C structure of more than two registers are returned alike by every ABI of Linux:
+the caller passes the address of the result, in the first argument's register on x86-64, in x8 on AArch64. libffi does
+so for a structure, hence the same call works on every processor.
 """
 
 import ctypes
-import platform
 import sys
 from collections.abc import Sequence
-from ctypes import POINTER, c_int, c_size_t, c_void_p
+from ctypes import c_int, c_size_t, c_void_p
 from typing import Any, ClassVar, TypeVar
 
 from runner.engine.bindings import ggml
@@ -29,7 +29,7 @@ AnyNode = TypeVar("AnyNode", bound=MapNode)
 
 
 class Map(ctypes.Structure):
-    """The map itself; `root` is the header's parent link."""
+    """The map itself; `root` is the header's parent link. A copy: the root's own parent link leads nowhere."""
 
     _fields_ = [
         ("compare", c_size_t),
@@ -45,11 +45,11 @@ assert ctypes.sizeof(Map) == 48
 
 
 def bind(library: ctypes.CDLL, symbol: str, *arguments: Any) -> ggml.Function | None:
-    """Return a function that answers with a map; None where this platform cannot call it, or the library lacks it."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
+    """Return a function that answers with a map; None where maps are laid out otherwise, or the library lacks it."""
+    if sys.platform != "linux":  # libc++
         return None
     try:
-        function: ggml.Function = ctypes.CFUNCTYPE(c_void_p, POINTER(Map), *arguments)((symbol, library))
+        function: ggml.Function = ctypes.CFUNCTYPE(Map, *arguments)((symbol, library))
     except AttributeError:
         return None
     return function
@@ -57,8 +57,7 @@ def bind(library: ctypes.CDLL, symbol: str, *arguments: Any) -> ggml.Function | 
 
 def call(function: ggml.Function, node_type: type[AnyNode], *arguments: Any, nodes_max: int) -> list[AnyNode] | None:
     """Return the elements of a function's map. None: this C++ library lays maps out in another way."""
-    answer = Map()
-    function(ctypes.byref(answer), *arguments)
+    answer = function(*arguments)
     pending = [answer.root] if answer.root else []
     addresses: list[int] = []
     elements: list[AnyNode] = []

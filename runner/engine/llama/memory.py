@@ -1,7 +1,7 @@
 """The engine's own count of what a context holds: exact bytes by buffer type and class.
 
-llama.cpp answers through a C++ function that returns a std::map by value (`cpp_map.py`). Where that cannot be had,
-nothing is counted: models are placed by estimates, and a runner that loaded one has no report.
+llama.cpp answers through a C++ function that returns a std::map by value (`cpp_map.py`). Where the C++ library
+is not GNU's, nothing is counted: models are placed by estimates, and a runner that loaded one has no report.
 Source: `llama_get_memory_breakdown` in llama-ext.h of llama.cpp.
 """
 

@@ -1,7 +1,7 @@
 """A projector beside a text model: loaded, tried on the largest image, counted; or given up with a warning.
 
-mtmd reports its memory by device as a std::map by value (`cpp_map.py`). Where that cannot be had, the file's size with
-a margin stands in.
+mtmd reports its memory by device as a std::map by value (`cpp_map.py`). Where the C++ library is not GNU's, the
+file's size with a margin stands in.
 Source: `mtmd_get_memory_usage` in mtmd.h and `clip_get_mem_usage` in clip.h of llama.cpp.
 """
 
