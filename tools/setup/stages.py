@@ -11,13 +11,21 @@ from typing import Any
 
 from tools.setup.command import run_command
 from tools.setup.console import Console
-from tools.setup.machine import check_build_space, check_modules, choose_compilers
+from tools.setup.machine import NotReady, check_build_space, check_modules, choose_compilers
 from tools.setup.progress import read_build, read_packages
 from tools.setup.record import Lock, Record, digest, digest_of_files
 
 # A model over several nodes needs RPC.
 CMAKE_ARGS = "-DGGML_RPC=on"
 _PACKAGES = "lib/python*/site-packages"
+# Libraries of backends that a build without their flag would silently lack.
+_GPU_BACKENDS = {
+    "cuda": "-DGGML_CUDA=on",
+    "hip": "-DGGML_HIP=on",
+    "vulkan": "-DGGML_VULKAN=on",
+    "sycl": "-DGGML_SYCL=on",
+    "musa": "-DGGML_MUSA=on",
+}
 # Variables of the make that runs this would reach the make or Ninja that builds the engine.
 _OF_MAKE = frozenset({"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MAKE_TERMOUT", "MAKE_TERMERR"})
 ENVIRONMENT, PACKAGES, ENGINE, PUNA, CHECK = STAGES = ("environment", "packages", "engine", "puna", "check")
@@ -104,8 +112,22 @@ class Setup:
         if ENVIRONMENT in due:
             check_modules()
         if ENGINE in due:
+            self._check_flags_are_known()
             self._environ |= choose_compilers(self._environ)
             check_build_space(self._venv)
+
+    def _check_flags_are_known(self) -> None:
+        """Refuse to replace an engine for GPUs by one for the CPU, because the record of its flags is lost."""
+        if self._record.made_from(ENGINE) or "CMAKE_ARGS" in self._environ:
+            return
+        libraries = self._venv.glob(f"{_PACKAGES}/llama_cpp/lib/libggml-*.so")
+        backends = {path.stem.removeprefix("libggml-") for path in libraries} & _GPU_BACKENDS.keys()
+        if backends:
+            flags = " ".join([CMAKE_ARGS, *(_GPU_BACKENDS[backend] for backend in sorted(backends))])
+            raise NotReady(
+                f"the engine in .venv was built for {', '.join(sorted(backends))}, and {RECORD}, which kept its flags,"
+                f' cannot be read. Name them: CMAKE_ARGS="{flags}" make setup'
+            )
 
     def is_engine_missing(self) -> bool:
         """Return True if no engine is installed, of whatever version."""

@@ -246,8 +246,10 @@ def test_gpus_are_reserved_and_the_image_is_built_for_them() -> None:
         arguments = service["build"]["args"]
         assert "-DGGML_CUDA=on" in arguments["LLAMA_CMAKE_ARGS"]
         assert "-DGGML_RPC=on" in arguments["LLAMA_CMAKE_ARGS"]
-        declared = set(re.findall(r"^ARG (\w+)", text_of("deploy/Dockerfile"), re.MULTILINE))
-        assert set(arguments) <= declared
+        assert set(arguments) <= declared_arguments()
+        assert set(arguments["LLAMA_CMAKE_ARGS"].split()) == set(images()["cuda"]["args"]["LLAMA_CMAKE_ARGS"].split())
+        for stage in ("BUILDER_IMAGE", "BASE_IMAGE"):
+            assert arguments[stage] == images()["cuda"]["args"][stage]
         assert "utility" in service["environment"]["NVIDIA_DRIVER_CAPABILITIES"]
 
 
@@ -436,3 +438,35 @@ def _answers(command: list[str], environment: Mapping[str, str]) -> bool:
     if shutil.which(command[0]) is None:
         return False
     return subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60).returncode == 0
+
+
+def images() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(text_of("deploy/docker-bake.json"))["target"]
+    return found
+
+
+def declared_arguments() -> set[str]:
+    return set(re.findall(r"^ARG (\w+)", text_of("deploy/Dockerfile"), re.MULTILINE))
+
+
+def test_there_is_an_image_for_each_kind_of_engine() -> None:
+    assert set(images()) == {"cpu", "cuda", "rocm", "vulkan"}
+    for name, image in images().items():
+        assert image["tags"] == [f"puna:{name}"]
+        arguments = image.get("args", {})
+        assert set(arguments) <= declared_arguments()
+        flags = arguments.get("LLAMA_CMAKE_ARGS", "").split()
+        assert not flags or {"-DGGML_RPC=on", "-DGGML_NATIVE=off"} <= set(flags)
+        backend = {"cuda": "CUDA", "rocm": "HIP", "vulkan": "VULKAN"}.get(name)
+        assert {flag for flag in flags if flag.startswith(("-DGGML_CUDA", "-DGGML_HIP", "-DGGML_VULKAN"))} == (
+            {f"-DGGML_{backend}=on"} if backend else set()
+        )
+
+
+def test_the_image_for_cuda_runs_on_cards_from_turing_to_blackwell() -> None:
+    arguments = images()["cuda"]["args"]
+    (architectures,) = re.findall(r"CUDA_ARCHITECTURES=(\S+)", arguments["LLAMA_CMAKE_ARGS"])
+    assert {"75", "80", "86", "89", "90", "100", "120"} == set(architectures.split(";"))
+    toolkits = {arguments[name].split(":")[1].split("-")[0] for name in ("BUILDER_IMAGE", "BASE_IMAGE")}
+    (toolkit,) = toolkits
+    assert tuple(map(int, toolkit.split("."))) >= (12, 8), "older ones have no sm_100 and sm_120"

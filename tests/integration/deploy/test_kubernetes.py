@@ -321,3 +321,15 @@ def test_components_can_be_added_to_an_overlay(component: str, tmp_path: Path) -
 
 def _relative(start: Path, end: Path) -> str:
     return os.path.relpath(end, start)
+
+
+def test_hosts_with_gpus_need_the_device_plugin_alone() -> None:
+    """It offers the resource `nvidia.com/gpu`; labels and runtime classes come from other parts of NVIDIA's."""
+    hosts = [one["spec"]["template"]["spec"] for one in _objects("nvidia") if one["kind"] == "DaemonSet"]
+    assert hosts
+    for pod in hosts:
+        assert pod["nodeSelector"] == {"puna.dev/host": "true"}, "a label that operators set themselves"
+        assert "affinity" not in pod
+        assert "runtimeClassName" not in pod
+        (host,) = (one for one in pod["containers"] if one["name"] == "host")
+        assert host["resources"]["limits"]["nvidia.com/gpu"] == host["resources"]["requests"]["nvidia.com/gpu"] == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.setup.small_checkout import BAD_CODE, ENDS_WITHIN_S, SmallCheckout
+from tests.integration.setup.small_checkout import BAD_CODE, COMPILE, ENDS_WITHIN_S, SmallCheckout
 from tests.waiting import wait_until
 
 STAGES = ("environment", "packages", "engine", "Puna", "check")
@@ -59,6 +59,39 @@ def test_a_setup_runs_once_and_then_only_what_has_changed(checkout: SmallCheckou
     status, output = checkout.set_up("CMAKE_ARGS=-DOTHER=on")
     assert status == 0, output
     assert "compiling 1/1" in output, "other flags, the same version"
+
+
+def test_a_new_version_of_the_engine_is_built_with_the_flags_of_the_last(
+    checkout: SmallCheckout, tmp_path: Path
+) -> None:
+    noted, flags = tmp_path / "flags", "-DGGML_RPC=on -DGGML_CUDA=on"
+    rule = f'echo "$$CMAKE_ARGS" > {noted} && {COMPILE}'
+    checkout.provide_engine("1.0", rule=rule)
+    assert checkout.set_up(CMAKE_ARGS=flags)[0] == 0
+    noted.unlink()
+    checkout.provide_engine("2.0", rule=rule)
+    status, output = checkout.set_up()
+    assert status == 0, output
+    assert noted.read_text().strip() == flags
+
+
+def test_an_engine_for_gpus_is_not_replaced_when_the_record_of_its_flags_is_lost(checkout: SmallCheckout) -> None:
+    checkout.provide_engine("1.0")
+    assert checkout.set_up()[0] == 0
+    (packages,) = checkout.root.glob(".venv/lib/python*/site-packages")
+    library = packages / "llama_cpp" / "lib" / "libggml-cuda.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    (checkout.root / ".venv" / "setup.json").write_text("{")
+    checkout.provide_engine("2.0")
+    status, output = checkout.set_up()
+    assert status != 0
+    assert 'CMAKE_ARGS="-DGGML_RPC=on -DGGML_CUDA=on" make setup' in output
+    assert library.exists()
+
+    status, output = checkout.set_up(CMAKE_ARGS="-DGGML_RPC=on -DGGML_CUDA=on")
+    assert status == 0, output
+    assert checkout.is_ready()
 
 
 def test_a_build_that_fails_ends_with_its_errors_and_the_next_one_goes_on(checkout: SmallCheckout) -> None:
