@@ -36,6 +36,7 @@ KNOWN_NAMES = frozenset(
         "DEVICE_ENV",
         "DEVICE_MAX_BYTES",
         "DEVICE_OVERHEAD",
+        "DEVICE_RESERVE",
         "DISCOVERY_ADDRESS",
         "DISCOVERY_LISTEN",
         "ENGINE",

@@ -87,6 +87,7 @@ def _figures(device: Json, *, estimated: bool) -> str:
     need, have = int(device.get("need_bytes") or 0), int(device.get("available_bytes") or 0)
     classes = " + ".join(
         f"{'kv' if name == 'cache' else name} {format_bytes(int(device.get(f'{name}_bytes') or 0))}"
+        + (f" ({device['reserve_source']})" if name == "reserve" and device.get("reserve_source") else "")
         for name in ("weights", "cache", "graph", "projector", "reserve", "margin")
         if name != "projector" or device.get("projector_bytes")
     )

@@ -28,6 +28,7 @@ from runner.host import metrics
 from runner.host.devices.decode_speeds import DecodeSpeeds
 from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.devices import Devices
+from runner.host.devices.process_memory import ProcessMemory
 from runner.host.faults import NodeFaults
 from runner.host.fence_store import FenceStore
 from runner.host.home import HostHome
@@ -125,6 +126,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         states=states,
     )
     speeds = DecodeSpeeds(notes, clock, lent=users.leases.device_ids)
+    process_memory = ProcessMemory(notes, lent=users.leases.device_ids)
     shares = CoreShares(clock, cores=computing_cores())
     faults = NodeFaults(
         users=users,
@@ -133,13 +135,12 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         is_production=settings.production,
     )
     servicer = HostServicer(supervisor, Measurements(models, borrower, devices, origins), tunnel, faults, states)
-    stores = ModelStoreServicer(store, pulls.pull)
 
     revocations = Revocations(home.directory / "removed-nodes.json")
 
     def register(grpc_server: aio.Server) -> None:
         host_pb2_grpc.add_HostServicer_to_server(servicer, grpc_server)
-        store_pb2_grpc.add_ModelStoreServicer_to_server(stores, grpc_server)
+        store_pb2_grpc.add_ModelStoreServicer_to_server(ModelStoreServicer(store, pulls.pull), grpc_server)
 
     server = bind_server(
         settings.node_listen,
@@ -153,7 +154,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     )
 
     def shown_devices() -> list[cluster_pb2.Device]:
-        return speeds.mark(devices.devices(), devices.engine_build)
+        return process_memory.mark(speeds.mark(devices.devices(), devices.engine_build), devices.engine_build)
 
     metrics_address = _serve_metrics(settings, shown_devices, store, states)
     facts = discovery_pb2.HostFacts(
@@ -178,6 +179,9 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         asyncio.create_task(shares.watch(supervisor.changes, supervisor.records)),
         asyncio.create_task(
             speeds.watch(supervisor.changes, supervisor.records, devices.devices, lambda: devices.engine_build)
+        ),
+        asyncio.create_task(
+            process_memory.watch(devices.changes, supervisor.records, devices.devices, lambda: devices.engine_build)
         ),
     ]
     try:

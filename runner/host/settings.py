@@ -60,6 +60,8 @@ class HostSettings(PunaSettings):
     it is for all but the CPU."""
     device_max_bytes: str = ""
     """The most that models may take of a device together, written likewise."""
+    device_reserve: str = ""
+    """Memory of a process on a device beside its model, written likewise; empty: 457 MiB, then as loads have shown."""
     device_env: dict[str, dict[str, str]] = Field(default_factory=dict)
     """Environment of processes on a device, as JSON: `{"GPU-5e1f…": {"HSA_OVERRIDE_GFX_VERSION": "10.3.0"}}`; `"*"`
     for all devices."""
@@ -122,6 +124,7 @@ class HostSettings(PunaSettings):
             rpc_servers=parse_rpc_servers(self.rpc_devices),
             overheads=parse_amounts(self.device_overhead),
             caps=parse_amounts(self.device_max_bytes),
+            reserves=parse_amounts(self.device_reserve),
             environment=self.device_env,
             excluded=parse_device_ids(self.excluded_devices),
             integrated=self.integrated_gpus,
@@ -130,7 +133,7 @@ class HostSettings(PunaSettings):
             count_swap=self.count_swap,
         )
 
-    @field_validator("device_overhead", "device_max_bytes")
+    @field_validator("device_overhead", "device_max_bytes", "device_reserve")
     @classmethod
     def _check_amounts(cls, text: str) -> str:
         parse_amounts(text)

@@ -209,6 +209,7 @@ class ExplainedDevice(ResponseModel):
     graph_bytes: int
     projector_bytes: int
     reserve_bytes: int
+    reserve_source: str
     margin_bytes: int
     available_bytes: int
     free_bytes: int

@@ -120,6 +120,7 @@ class DeviceSettings:
     rpc_servers: tuple[RpcServer, ...] = ()
     overheads: Mapping[str, Amount] = field(default_factory=dict)
     caps: Mapping[str, Amount] = field(default_factory=dict)
+    reserves: Mapping[str, Amount] = field(default_factory=dict)
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by device id, "*" for all
     excluded: frozenset[str] = frozenset()
     integrated: IntegratedGpus = IntegratedGpus.AUTO

@@ -154,6 +154,8 @@ class Entry:
             report.overhead_bytes = overhead_bytes
         if max_bytes is not None:
             report.max_bytes = max_bytes
+        if (process_bytes := self._in_bytes(settings.reserves)) is not None:
+            report.process_bytes = process_bytes
         return report
 
     def _state(self) -> "cluster_pb2.DeviceState.ValueType":

@@ -28,6 +28,8 @@ class DeviceNote:
     decode_bytes_s: float = 0.0
     decode_windows: int = 0
     decode_hours: list[list[float]] = field(default_factory=list)  # number of an hour, best of it
+    process_key: str = ""
+    process_samples: dict[str, int] = field(default_factory=dict)  # by process of a replica, bytes beside its model
     total_bytes: int = 0
     pci_id: str = ""  # where the card of this id is
     errors_at_unix_s: list[float] = field(default_factory=list)

@@ -36,6 +36,7 @@ class Need:
     reserve_bytes: int
     margin_bytes: int
     projector_bytes: int = 0
+    reserve_source: str = ""
 
     @property
     def total_bytes(self) -> int:
@@ -177,17 +178,27 @@ def _need(
         graph_bytes=counted.graph_bytes,
         projector_bytes=counted.projector_bytes,
         reserve_bytes=reserve_bytes(device, kept.policy),
+        reserve_source=reserve_source(device),
         margin_bytes=kept.margin_bytes(node, device, origin, need_bytes=counted.total_bytes, is_split=is_split),
     )
 
 
 def reserve_bytes(device: DeviceView, policy: Policy) -> int:
     """Return the bytes that a process holds on a device beside the model."""
+    if device.process_bytes is not None:
+        return device.process_bytes
     if device.kind is DeviceKind.CPU or device.backend in LENT_BACKENDS:
         return policy.host_process_reserve_bytes
     if device.backend in METAL_BACKENDS:
         return METAL_RESERVE_BYTES
     return policy.device_reserve_bytes
+
+
+def reserve_source(device: DeviceView) -> str:
+    """Return the origin of `reserve_bytes`, as it is shown."""
+    if device.process_bytes is None:
+        return "default"
+    return "learned" if device.process_learned else "setting"
 
 
 def overhead_bytes(device: DeviceView, policy: Policy) -> int:

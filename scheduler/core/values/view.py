@@ -93,6 +93,8 @@ class DeviceView:
     copy_bytes_s: float = 0.0  # of a copy inside the device; 0: not known
     max_bytes: int | None = None  # most that may ever be promised here, set by the operator
     overhead_bytes: int | None = None  # never promised; None: the policy's own for such a device
+    process_bytes: int | None = None  # of a process beside its model; None: the policy's own for such a device
+    process_learned: bool = False  # from loads; else the operator's
     pci_id: str = ""  # empty: it has none
     backing_pool_id: str = ""  # another pool of the node that the memory comes out of, too
     holders: tuple[HolderView, ...] = ()

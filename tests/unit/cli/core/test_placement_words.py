@@ -101,6 +101,7 @@ ANSWER = {
                     "cache_bytes": 2_100_000_000,
                     "graph_bytes": 1_200_000_000,
                     "reserve_bytes": 450_000_000,
+                    "reserve_source": "learned",
                     "margin_bytes": 350_000_000,
                     "available_bytes": 23_100_000_000,
                     "free_bytes": 24_000_000_000,
@@ -145,7 +146,7 @@ ANSWER = {
 
 def test_an_explanation_names_every_figure_what_goes_and_what_would_fit() -> None:
     chosen = (
-        "need 21 GB = weights 17 GB + kv 2.1 GB + graph 1.2 GB + reserve 450 MB + margin 350 MB (measured), "
+        "need 21 GB = weights 17 GB + kv 2.1 GB + graph 1.2 GB + reserve 450 MB (learned) + margin 350 MB (measured), "
         "avail 23 GB of 24 GB free, 600 MB promised, 300 MB kept back (nvml, 0.4 s)"
     )
     short = (

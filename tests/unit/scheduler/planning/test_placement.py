@@ -309,6 +309,16 @@ def test_a_file_that_the_engine_refuses_is_refused_with_its_words() -> None:
     assert refusal.fault == fault
 
 
+@pytest.mark.parametrize(("is_learned", "source"), [(True, "learned"), (False, "setting")])
+def test_a_process_takes_what_its_host_says_of_the_device(is_learned: bool, source: str) -> None:
+    here = replace(gpu(free=4), process_bytes=GIB, process_learned=is_learned)
+    placement = placed(ClusterView(nodes=(node(devices=(here, cpu(free=32))),)), engine(8))
+    short = candidate(placement, "gpu-0")
+    assert (short.needs[0].reserve_bytes, short.needs[0].reserve_source) == (GIB, source)
+    assert short.short_bytes == 4 * GIB + GIB + POLICY.margin_bytes
+    assert placement.candidates[-1].needs[-1].reserve_source == "default", "of RAM nothing was said"
+
+
 def test_a_decision_carries_every_candidate_with_its_numbers() -> None:
     view = ClusterView(nodes=(node(devices=(gpu(free=4), cpu(free=32))),))
     placement = placed(view, engine(8))
