@@ -20,6 +20,7 @@ from cli.doctor.machine import (
     inspect_limits,
     inspect_ports,
     inspect_state,
+    inspect_unfinished,
 )
 from cli.doctor.server import inspect_redis, inspect_server
 from cli.errors import CommandFailed, ExitCode
@@ -83,6 +84,7 @@ def examine(unknown: list[str], effective: list[EffectiveSetting]) -> Iterator[F
     yield from inspect_devices(in_use=record is not None)
     models = settings.models.expanduser() if settings.models is not None else home / "models"
     yield from inspect_disks(home, models)
+    yield from inspect_unfinished(models)
     checked = None
     if models.is_dir():
         checked = check_models(models)

@@ -40,6 +40,7 @@ from cli.core.doctor.assessments import (
     assess_unused_cards,
 )
 from cli.core.doctor.findings import Finding, fail, skip, warn
+from cli.core.formatting import format_bytes
 from cli.core.server_address import DEFAULT_GRPC_PORT, DEFAULT_PORT, listen_address
 from cli.settings import CliSettings
 from common.errors import BadModelFile
@@ -56,6 +57,7 @@ from runner.host.files.blobs import BlobStore
 from runner.host.files.file_threads import FileStandsStill, FileThreads
 from runner.host.files.manifests import ManifestStore
 from runner.host.models.sources import Finder, ModelSource
+from runner.host.registry.leftovers import unfinished
 from runner.host.settings import HostSettings
 
 _PORT_ANSWERS_WITHIN_S = 2.0
@@ -162,6 +164,17 @@ def inspect_disks(home: Path, models: Path) -> Iterator[Finding]:
             free_bytes=usage.free,
             total_bytes=usage.total,
             writable=os.access(existing, os.W_OK | os.X_OK),
+        )
+
+
+def inspect_unfinished(models: Path) -> Iterator[Finding]:
+    """Name the downloads that are not complete."""
+    for download in unfinished(BlobStore(models / "blobs")):
+        size = f"{format_bytes(download.done_bytes)} of {format_bytes(download.size_bytes)}"
+        yield warn(
+            "models",
+            f"{download.path.name}: a download that is not complete, {size}",
+            f"pull its model, which goes on with it, or delete it: rm {download.path}*",
         )
 
 

@@ -37,6 +37,7 @@ from runner.host.lending.lending import Lender
 from runner.host.lending.tunnel_listener import open_tunnel
 from runner.host.models.model_files import NodeModels
 from runner.host.processes.zygote import Zygote, use_zygote
+from runner.host.registry.leftovers import tidy_up
 from runner.host.registry.opening import open_fetching
 from runner.host.reporter import Registrations, Sections
 from runner.host.runners.core_shares import CoreShares
@@ -106,7 +107,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     _warn_of_limits()
     models = NodeModels(settings.models_directory, home.cache_directory)
     store = Store(models, blob_bytes_max=settings.blob_max_bytes, prunes=not settings.noprune)
-    store.uploads.remove_leftovers()
+    tidy_up(store.blobs)
     pulls, origins = open_fetching(settings, store, home.cache_directory)
     lender = Lender(home, clock, users.leases, environment=devices.environment, crashed=devices.see_crash)
     tunnel = open_tunnel(settings, home, node_id=identity.node_id, leases=users.leases)

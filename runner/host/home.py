@@ -103,7 +103,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 def set_aside(path: Path) -> Path:
     """Rename a file that cannot be read to `NAME.corrupt-TIME`, the time of its last change; `puna doctor` names it."""
-    aside = path.with_name(f"{path.name}.corrupt-{int(path.stat().st_mtime)}")
+    aside = path.with_name(f"{path.name}.corrupt-{int(path.lstat().st_mtime)}")
     path.replace(aside)
     return aside
 

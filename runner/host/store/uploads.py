@@ -1,7 +1,6 @@
 """Uploads of blobs: written piece by piece, named when the digest is right."""
 
 import asyncio
-import contextlib
 import hashlib
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -41,12 +40,6 @@ class Uploads:
         """`bytes_max` is the longest blob that is taken."""
         self._blobs = blobs
         self._bytes_max = bytes_max
-
-    def remove_leftovers(self) -> None:
-        """Remove files of uploads that a former process did not finish."""
-        for path in self._blobs.directory.glob(f"{PREFIX}*{PARTIAL_SUFFIX}"):
-            with contextlib.suppress(OSError):
-                path.unlink()
 
     def put_aside(self, digest: str) -> tuple[Path, int]:
         """Take a blob out of the store: where it lies until it is deleted, as an upload that broke off, and its size.

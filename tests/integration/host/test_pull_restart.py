@@ -45,7 +45,19 @@ async def test_a_pull_goes_on_after_its_host_was_killed(tmp_path: Path) -> None:
                 await asyncio.gather(pulling, return_exceptions=True)
                 proxy.holds_after, before = 0, proxy.sent_bytes
                 proxy.released.set()
+                blobs = models / "blobs"
+                damaged = [blobs / f"sha256-{'ab' * 32}.puna-partial", blobs / "upload-1.puna-partial"]
+                for path in damaged:
+                    path.write_bytes(b"half of something")
+                damaged.append(blobs / f"sha256-{'cd' * 32}.puna-partial.state")
+                damaged[-1].write_bytes(b"{")
                 await node.restart_host()
+                resumable = await node.host.event("blob.unfinished")
+                assert resumable["path"].endswith(f"sha256-{pushed.digest}.puna-partial")
+                assert noted <= resumable["done_bytes"] < resumable["size_bytes"] == len(weights)
+                left = {event["path"] for event in node.host.events if event["event"] == "blob.leftover"}
+                assert left == {str(path) for path in damaged}
+                assert not any(path.exists() for path in damaged)
                 lines = await _pull(stores, node.address, request)
                 await stores.close()
                 assert lines[-1].status == "success"
