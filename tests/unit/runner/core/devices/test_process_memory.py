@@ -69,7 +69,8 @@ def test_a_load_beside_another_replica_is_told_too() -> None:
 
 
 def test_a_load_while_another_replica_comes_or_goes_tells_nothing() -> None:
-    for before, meanwhile in ({}, {"b": None}), ({"b": 1_000}, {}):
+    scenes: list[tuple[dict[str, int | None], dict[str, int | None]]] = [({}, {"b": None}), ({"b": 1_000}, {})]
+    for before, meanwhile in scenes:
         arrivals = Arrivals()
         arrivals.see(use(20_000, **before))
         arrivals.see(use(19_500, **before, a=None))
