@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 from starlette.datastructures import Headers, QueryParams
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from common.durations import go_duration_text
 from common.errors import InvalidRequest, RequestCanceled, RequestTimeout, RequestTooLarge, UnsupportedMediaType
@@ -42,8 +42,6 @@ BODY_READ_S_MAX = 60.0
 # Bytes and seconds of a refused body that are read before the refusal is sent.
 DISCARD_BYTES_MAX = 64 * 1024 * 1024
 DISCARD_S_MAX = 5.0
-# A client that reads nothing for so long is gone; its stream must not hold a slot.
-SLOW_READER_S_MAX = 30.0
 IGNORED = "x-puna-ignored"
 _IGNORED_MAX = 32
 _IGNORED_LENGTH_MAX = 128
@@ -172,10 +170,6 @@ class Exchange:
     complete: bool = False  # the last byte of the response is out
     body_read: bool = False
     _headers: Headers | None = None
-    _sending_since_s: float | None = None  # on the loop's clock, while a write waits for the client
-    _sender: "asyncio.Task[Any] | None" = None
-    _slow_timer: asyncio.TimerHandle | None = None
-    _is_too_slow: bool = False
 
     @property
     def dialect(self) -> Dialect:
@@ -277,7 +271,7 @@ class Exchange:
         raw = [(key.encode("latin-1"), value.encode("latin-1", "replace")) for key, value in headers.items()]
         common = self.headers_out | self._rate_headers()
         raw += [(key.encode("latin-1"), value.encode("latin-1", "replace")) for key, value in common.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+        await self.send({"type": "http.response.start", "status": status, "headers": raw})
 
     def ignore(self, *names: str) -> None:
         """Name fields of the body that have no effect in the header x-puna-ignored; of very many the first."""
@@ -295,43 +289,9 @@ class Exchange:
         return rate_headers(visit.usage.levels, self.dialect, wall_unix_s=visit.clock.wall_unix_s())
 
     async def write(self, chunk: bytes, *, more: bool = True) -> None:
-        """Send a piece of the body.
-
-        Raises:
-            RequestCanceled: the client has read nothing for too long.
-        """
+        """Send a piece of the body; waits while the client has much to read."""
         self.complete = not more
-        await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
-
-    async def _send(self, message: Message) -> None:
-        # One timer looks after all writes of a response: a timer for each would cost as much as the write.
-        loop = asyncio.get_running_loop()
-        self._sender = asyncio.current_task()
-        self._sending_since_s = loop.time()
-        if self._slow_timer is None:
-            self._slow_timer = loop.call_later(SLOW_READER_S_MAX / 4, self._look_at_sending, loop)
-        try:
-            await self.send(message)
-        except asyncio.CancelledError:
-            if not self._is_too_slow or self._sender is None or self._sender.uncancel() > 0:
-                raise
-            raise RequestCanceled("the client stopped reading") from None
-        finally:
-            self._sending_since_s = None
-            if self.complete and self._slow_timer is not None:
-                # It would keep the exchange, and all that it refers to, for seconds: work for the garbage collector.
-                self._slow_timer.cancel()
-                self._slow_timer = None
-
-    def _look_at_sending(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._slow_timer = None
-        if self._sending_since_s is None:
-            return  # the next write starts another timer
-        if loop.time() - self._sending_since_s >= SLOW_READER_S_MAX and self._sender is not None:
-            self._is_too_slow = True
-            self._sender.cancel()
-            return
-        self._slow_timer = loop.call_later(SLOW_READER_S_MAX / 4, self._look_at_sending, loop)
+        await self.send({"type": "http.response.body", "body": chunk, "more_body": more})
 
 
 Endpoint = Callable[[Exchange], Awaitable[None]]

@@ -1,7 +1,8 @@
 """HTTP connections whose requests have to begin in time, counted.
 
-A client that drips its headers holds nothing for long; beyond the limits of `core.dispatch.shedding` a new connection
-gets an error and is closed. A client that ends its sending behind a request (`shutdown(SHUT_WR)`) gets its response.
+A client that drips its headers or hardly reads holds nothing for long; beyond the limits of `core.dispatch.shedding` a
+new connection gets an error and is closed. A client that ends its sending behind a request (`shutdown(SHUT_WR)`) gets
+its response.
 """
 
 import asyncio
@@ -33,6 +34,10 @@ _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: %d\r\n\r\n%b" % (len(HEAD_TOO_LARGE), HEAD_TOO_LARGE.encode())
 )
+# A client that reads less than this in that time, while the transport's buffer is full, is cut: it holds memory, and by
+# its stream a slot. A mobile line takes a hundred times as much.
+SLOW_READER_S_MAX = 30.0
+SLOW_READER_BYTES_MIN = 16 * 1024
 # How long a refused client may take to read that, and how many may at once; more are reset.
 LINGER_S = 1.0
 LINGERING_MAX = 256
@@ -70,6 +75,7 @@ class LimitedProtocol(H11Protocol):
     """Uvicorn's protocol, counted as long as it lasts; between requests its own timeout of idle connections holds."""
 
     _head_timer: asyncio.TimerHandle | None = None
+    _reader_timer: asyncio.TimerHandle | None = None
     _client: ClientConnection | None = None
     _counted: str | None = None  # the address
     _is_refused = False
@@ -141,10 +147,36 @@ class LimitedProtocol(H11Protocol):
             CONNECTIONS.leave(self._counted)
             self._counted = None
         self._stop_waiting()
+        self._stop_watching_reader()
         super().connection_lost(exc)
         client = self._client
         if client is not None and client.has_left and client.on_leave is not None:
             client.on_leave()
+
+    def pause_writing(self) -> None:
+        """Watch how fast the client reads, also after the response is complete."""
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        """Let the response go on: the client has read."""
+        self._stop_watching_reader()
+        super().resume_writing()
+
+    def _watch_reader(self) -> None:
+        waiting_bytes = self.transport.get_write_buffer_size()
+        self._reader_timer = self.loop.call_later(SLOW_READER_S_MAX, self._look_at_reader, waiting_bytes)
+
+    def _look_at_reader(self, before_bytes: int) -> None:
+        if before_bytes - self.transport.get_write_buffer_size() < SLOW_READER_BYTES_MIN:
+            self.transport.abort()  # closing would wait until the client has read the rest
+        else:
+            self._watch_reader()
+
+    def _stop_watching_reader(self) -> None:
+        if self._reader_timer is not None:
+            self._reader_timer.cancel()
+            self._reader_timer = None
 
     async def _serve(self, scope: Scope, receive: Receive, _send: Send) -> None:
         client = self._client = ClientConnection(self.cycle)

@@ -1,6 +1,7 @@
 """Load shedding by a gateway with too much to do, over real connections."""
 
 import asyncio
+import socket
 from collections.abc import Iterator
 
 import httpx
@@ -8,6 +9,7 @@ import pytest
 
 from common.errors import QueueFull
 from gateway.core.dispatch import shedding
+from gateway.http.server.connections import CONNECTIONS
 from gateway.pressure.pressure import PRESSURE
 from tests.integration.gateway.conftest import Cluster, StartCluster, eventually
 from tests.integration.gateway.scripted import MODEL_NAME, ScriptedRunner
@@ -69,7 +71,7 @@ async def test_one_address_does_not_take_every_connection(cluster: Cluster, monk
 async def test_a_client_that_does_not_read_is_cut_and_holds_nobody_up(
     start_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.http.endpoint.exchange.SLOW_READER_S_MAX", 1.0)
+    monkeypatch.setattr("gateway.http.server.connections.SLOW_READER_S_MAX", 1.0)
     endless = ScriptedRunner(pieces=["word " * 2000] * 4000)
     async with start_cluster(runner=endless) as cluster:
         host, _, port = cluster.gateway.http_address.rpartition(":")
@@ -81,6 +83,22 @@ async def test_a_client_that_does_not_read_is_cut_and_holds_nobody_up(
         assert others.json()["done"] is True
         await eventually(lambda: endless.busy == 0)
         writer.close()
+
+
+async def test_the_connection_of_a_client_that_reads_no_complete_answer_is_cut(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.http.server.connections.SLOW_READER_S_MAX", 0.5)
+    host, _, port = cluster.gateway.http_address.rpartition(":")
+    before = CONNECTIONS.total
+    with socket.socket() as client:  # asyncio's streams would read ahead
+        client.setblocking(False)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(client, (host, int(port)))
+        await loop.sock_sendall(client, b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 400)
+        await eventually(lambda: CONNECTIONS.total == before + 1)
+        await eventually(lambda: CONNECTIONS.total == before)
 
 
 async def test_a_full_runner_is_never_an_error_to_the_client(start_cluster: StartCluster) -> None:
