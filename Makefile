@@ -17,7 +17,7 @@ PYTEST := $(BIN)/pytest
 SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops attack bench bench-engine bench-placement bench-gateway placement-grid behaviours conformance clients faults fuzz audit deps-system clean
+.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops attack bench bench-engine bench-placement bench-gateway placement-grid behaviours conformance clients faults soak fuzz audit deps-system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -94,8 +94,11 @@ bench-placement: setup ## how long placement takes over 1,000 nodes, and an idle
 placement-grid: setup ## measured placement against real allocations and two formulas (5 minutes)
 	$(BIN)/python -m tools.placement_grid
 
-faults: setup ## reliability bars at full strength, resumable, as root for all (3 hours; FAULTS="--bars redis_down --share 0.1")
+faults: setup ## reliability bars at full strength, resumable, as root for all (10 hours; FAULTS="--bars redis_down --share 0.1")
 	$(BIN)/python -m tests.faults.bars $(FAULTS)
+
+soak: setup ## two hours under load with a fault a minute: memory and descriptors stay flat (SOAK="--seconds 600")
+	$(BIN)/python -m tests.faults.soak $(SOAK)
 
 fuzz: setup ## many thousand cases against every route, HTTP and gRPC (FUZZ_CASES, FUZZ_RAW, FUZZ_GRPC, FUZZ_SEED)
 	FUZZ_CASES=$(or $(FUZZ_CASES),6000) FUZZ_RAW=$(or $(FUZZ_RAW),10000) FUZZ_GRPC=$(or $(FUZZ_GRPC),1000) \

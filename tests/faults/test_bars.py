@@ -1,7 +1,6 @@
 """A seeded sample of each bar that `make faults` runs at full strength, and bars that notice what they must."""
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +10,41 @@ from tests.faults.bars.__main__ import shown
 from tests.faults.bars.bar import Bar, Round, judged
 from tests.faults.bars.catalogue import BARS
 from tests.faults.bars.open_loop import Tally, read_answer
+from tests.faults.bars.soak import slopes
+from tests.faults.bars.suites import run_tests
 from tests.waiting import Stopwatch
 
+LOADED = [bar for bar in BARS if bar.has_load]
+SAMPLED = {bar.run: [one for one in BARS if one.run is bar.run] for bar in BARS if bar.sample}
 
-@pytest.mark.skipif(
-    not os.environ.get("FAULTS_SAMPLE"),
-    reason="takes minutes and was not yet timed on a quiet machine: set FAULTS_SAMPLE=1",
-)
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("bar", BARS, ids=[bar.key for bar in BARS])
-def test_a_sample_of_the_bar_is_met(bar: Bar, tmp_path: Path) -> None:
-    if why := bar.needs():
+@pytest.mark.parametrize("bars", SAMPLED.values(), ids=["-".join(one.key for one in bars) for bars in SAMPLED.values()])
+def test_a_sample_of_the_bar_is_met(bars: list[Bar], tmp_path: Path) -> None:
+    (first, *_) = bars
+    if why := first.needs():
         pytest.skip(why)
 
     async def run() -> list[Round]:
-        return [found async for found in bar.run(tmp_path / "rig", 0, bar.sample)]
+        return [found async for found in first.run(tmp_path / "rig", 0, first.sample)]
 
     watch = Stopwatch()
     rounds = asyncio.run(run())
-    report = judged(bar, rounds, size=bar.sample, disturbance=watch.disturbance())
-    print(shown(report))
-    if not report["met"] and report["not_measurable"]:
-        pytest.skip(f"not measurable here: {report['not_measurable']}\n{shown(report)}")
-    assert report["met"], shown(report)
+    reports = [judged(bar, rounds, size=first.sample, disturbance=watch.disturbance()) for bar in bars]
+    text = "\n".join(shown(report) for report in reports)
+    print(text)
+    missed = [report for report in reports if not report["met"]]
+    assert all(report["not_measurable"] for report in missed), text
+    if missed:
+        pytest.skip(f"not measurable here: {missed[0]['not_measurable']}\n{text}")
+
+
+def flat(*, bytes_per_minute: int = 0, descriptors_per_minute: float = 0) -> list[tuple[float, int, int]]:
+    """Minutes of two hours of a process."""
+    return [
+        (60.0 * minute, 2**26 + bytes_per_minute * minute, 20 + int(descriptors_per_minute * minute))
+        for minute in range(120)
+    ]
 
 
 def good_load(**changes: Any) -> dict[str, Any]:
@@ -45,6 +56,25 @@ def good_load(**changes: Any) -> dict[str, Any]:
 KILLED = {"fault": "x", "proven": True, "load": good_load()}
 GOOD: dict[str, list[Round]] = {
     "runner_kill": [KILLED | {"figures": {"capacity_back_s": 3.0, "load_s": 2.0}}],
+    "runner_hang": [KILLED | {"load": good_load(late_ms=[9.0]), "figures": {"replaced_s": 9.0, "stopped": 0}}],
+    "child_only": [KILLED | {"figures": {"noticed_s": 0.5, "sent_later": 0}}],
+    "zombie_leader": [KILLED | {"figures": {"stopped": 0, "refusals": 1, "runners": 1}}],
+    "redis_amnesia": [
+        KILLED | {"figures": {"full_view_s": 9.0, "write_gap_s": 14.0, "stopped": 0, "fence_fell": 0, "strangers": 0}}
+    ],
+    "slow_clients": [
+        {"phase": "before", "load": good_load()},
+        KILLED | {"phase": "during", "figures": {"cut_s": 30.5, "more_mib": 63.0}},
+    ],
+    "node": [
+        KILLED | {"figures": {"adopted_s": 2.9, "stopped": 0}},
+        KILLED | {"figures": {"decided_s": 7.9, "stopped": 0}},
+    ],
+    "soak": [
+        KILLED,
+        {"load": good_load(), "seconds": 7200.0, "processes": {"gateway-0 7": flat()}},
+        {"suite": "posture", "status": 0, "passed": 3, "failed": [], "late": [], "skipped": []},
+    ],
     "leader_kill": [
         KILLED | {"figures": {"first_command_s": 6.0, "duplicates": 0, "restarted": 0, "was_skewed": True}}
     ],
@@ -73,7 +103,7 @@ GOOD: dict[str, list[Round]] = {
 }
 
 
-@pytest.mark.parametrize("bar", BARS, ids=[bar.key for bar in BARS])
+@pytest.mark.parametrize("bar", LOADED, ids=[bar.key for bar in LOADED])
 @pytest.mark.parametrize(
     "change",
     [
@@ -100,6 +130,23 @@ def test_a_bar_without_rounds_is_missed(bar: Bar) -> None:
     ("key", "figure", "value"),
     [
         ("runner_kill", "capacity_back_s", 4.1),
+        ("runner_hang", "replaced_s", 10.1),
+        ("runner_hang", "stopped", 1),
+        ("child_only", "noticed_s", 1.1),
+        ("child_only", "sent_later", 1),
+        ("zombie_leader", "stopped", 1),
+        ("zombie_leader", "refusals", 0),
+        ("zombie_leader", "runners", 2),
+        ("redis_amnesia", "full_view_s", 10.1),
+        ("redis_amnesia", "write_gap_s", 15.1),
+        ("redis_amnesia", "stopped", 1),
+        ("redis_amnesia", "fence_fell", 1),
+        ("redis_amnesia", "strangers", 1),
+        ("slow_clients", "cut_s", 31.1),
+        ("slow_clients", "more_mib", 65.0),
+        ("node", "adopted_s", 3.1),
+        ("node", "decided_s", 8.1),
+        ("node", "stopped", 1),
         ("leader_kill", "first_command_s", 7.1),
         ("leader_kill", "duplicates", 1),
         ("leader_kill", "restarted", 1),
@@ -125,6 +172,56 @@ def test_a_bar_is_missed_with_one_bad_figure(key: str, figure: str, value: Any) 
     ]
     assert rounds != GOOD[key]
     assert not judged(bar, rounds, size=1)["met"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"bytes_per_minute": 20_000}, {"descriptors_per_minute": 0.05}],
+    ids=["1.1-MiB-an-hour", "3-descriptors-an-hour"],
+)
+def test_a_soak_is_missed_when_a_process_grows(changes: dict[str, Any]) -> None:
+    (bar,) = [one for one in BARS if one.key == "soak"]
+    rounds = [one | {"processes": {"host-a 7": flat(**changes)}} if "processes" in one else one for one in GOOD["soak"]]
+    assert not judged(bar, rounds, size=1)["met"]
+
+
+def test_a_process_that_came_late_has_no_slope() -> None:
+    assert slopes({"host-b 9": flat()[-40:]}, 7200.0) == {}
+    assert slopes({"host-b 9": flat(bytes_per_minute=2**20)[-60:]}, 7200.0)["host-b 9"]["mib_per_h"] == 60.0
+
+
+SUITE = {"suite": "x", "status": 0, "passed": 3, "failed": [], "late": [], "skipped": []}
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_met", "is_measurable"),
+    [
+        ({}, True, True),
+        ({"failed": ["test_x"], "status": 1}, False, True),
+        ({"passed": 0, "status": 2}, False, True),
+        ({"skipped": ["test_x: no engine"]}, False, True),
+        ({"late": ["test_x: not measurable here"]}, False, False),
+    ],
+    ids=["passed", "failed", "none", "skipped", "late"],
+)
+def test_a_bar_of_tests_has_their_outcome(changes: dict[str, Any], is_met: bool, is_measurable: bool) -> None:
+    (bar,) = [one for one in BARS if one.key == "authz"]
+    report = judged(bar, [SUITE | changes], size=1, disturbance="others")
+    assert (report["met"], is_met or report["not_measurable"] == "") == (is_met, is_met or is_measurable)
+
+
+async def test_the_outcome_of_tests_is_read_from_their_report(tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").write_text(
+        "import pytest\n"
+        "def test_good(): pass\n"
+        "def test_bad(): assert False\n"
+        "def test_late(): pytest.skip('not measurable here: 2 s')\n"
+        "def test_lacks(): pytest.skip('no engine')\n"
+    )
+    found = await run_tests([str(tmp_path)])
+    assert (found["status"], found["passed"], found["failed"]) == (1, 1, ["test_bad"])
+    assert found["late"] == ["test_late: not measurable here: 2 s"]
+    assert found["skipped"] == ["test_lacks: no engine"]
 
 
 @pytest.mark.parametrize(

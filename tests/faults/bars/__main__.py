@@ -11,13 +11,14 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bench.machine import ROOT, describe_commit, describe_machine, load_average
 from tests.faults.bars.bar import Bar, Round, judged
-from tests.faults.bars.catalogue import BARS, ELSEWHERE
+from tests.faults.bars.catalogue import BARS
 from tests.waiting import Stopwatch
 
 STATE = ROOT / "build" / "faults-state.json"
@@ -32,6 +33,8 @@ def main() -> int:
     for bar in BARS:
         if options.bars and bar.key not in options.bars:
             continue
+        if options.sample and not bar.sample:
+            continue
         size = bar.sample if options.sample else max(1, round(bar.full * options.share))
         entry = state.setdefault(bar.key, {})
         if entry.get("size") != size or entry.get("commit") != commit:
@@ -42,11 +45,12 @@ def main() -> int:
         if why := bar.needs():
             entry["report"] = _not_run(bar, why)
         else:
-            entry["report"] = asyncio.run(_run(bar, size, entry["rounds"], state))
+            keep = lambda: _write(STATE, state)  # noqa: E731
+            entry["report"] = asyncio.run(run_bar(bar, size, entry["rounds"], keep))
         _write(STATE, state)
         print(shown(entry["report"]), flush=True)
     reports = [state.get(bar.key, {}).get("report") or _not_run(bar, "not run yet: make faults") for bar in BARS]
-    _write(options.out, {**describe_commit(), "machine": describe_machine(), "bars": reports, "elsewhere": ELSEWHERE})
+    _write(options.out, {**describe_commit(), "machine": describe_machine(), "bars": reports})
     return 0 if all(one["met"] for one in reports) else 1
 
 
@@ -65,14 +69,14 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def _run(bar: Bar, size: int, rounds: list[Round], state: dict[str, Any]) -> dict[str, Any]:
-    """Run one bar from the rounds that are done."""
+async def run_bar(bar: Bar, size: int, rounds: list[Round], keep: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Run one bar from the rounds that are done; `keep` is called after each."""
     watch, begun_s, load = Stopwatch(), time.time(), load_average()
     directory = Path(tempfile.mkdtemp(prefix=f"puna-faults-{bar.key}-"))
     done = sum("fault" in one for one in rounds)
     async for found in bar.run(directory, done, size):
         rounds.append(found)
-        _write(STATE, state)
+        keep()
     report = judged(bar, rounds, size=size, disturbance=watch.disturbance())
     if report["met"]:
         shutil.rmtree(directory)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -39,6 +40,7 @@ class Tally:
     first_ms: list[float] = field(default_factory=list)
     gap_ms: list[float] = field(default_factory=list)
     whole_ms: list[float] = field(default_factory=list)
+    late_ms: list[float] = field(default_factory=list)  # of whole_ms, those due after `late_from_s`
     refused_ms: list[float] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
@@ -159,6 +161,7 @@ class OpenLoop:
     key: str = "none"
     expected: dict[int, str] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
+    late_from_s: float = math.inf  # by time.perf_counter
     running: set["asyncio.Task[None]"] = field(default_factory=set)
     _sent: int = 0
     _loop: "asyncio.Task[None] | None" = None
@@ -175,11 +178,15 @@ class OpenLoop:
 
     async def __aenter__(self) -> "OpenLoop":
         await self.measure()
-        self._loop = asyncio.create_task(self._send())
+        self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+    def start(self) -> None:
+        """Send requests until `stop`."""
+        self._loop = asyncio.create_task(self._send())
 
     async def stop(self) -> None:
         """Send nothing more, and wait until all that was sent has ended."""
@@ -196,9 +203,9 @@ class OpenLoop:
         return tally.as_json()
 
     async def _send(self) -> None:
-        begin_s = time.perf_counter()
+        begin_s, first = time.perf_counter(), self._sent
         while True:
-            due_s = begin_s + self._sent / self.per_second
+            due_s = begin_s + (self._sent - first) / self.per_second
             await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
             task = asyncio.create_task(self._one(self._sent, due_s))
             self._sent += 1
@@ -218,9 +225,9 @@ class OpenLoop:
                 break
             except OSError as error:  # it does not listen: a balancer goes to the next
                 answer = Answer(type(error).__name__)
-        self._account(number_asked, answer)
+        self._account(number_asked, answer, is_late=due_s >= self.late_from_s)
 
-    def _account(self, number: int, answer: Answer) -> None:
+    def _account(self, number: int, answer: Answer, *, is_late: bool) -> None:
         tally = self.tally
         tally.asked += 1
         tally.resumes += answer.resumes
@@ -238,3 +245,4 @@ class OpenLoop:
             tally.first_ms.append(round(1000 * answer.first_s, 1))
             tally.gap_ms.append(round(1000 * answer.gap_s, 1))
             tally.whole_ms.append(round(1000 * answer.whole_s, 1))
+            tally.late_ms += tally.whole_ms[-1:] if is_late else []

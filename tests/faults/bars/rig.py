@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ import redis
 
 from cli.cluster.plan import embedded_redis_server
 from cli.commands.keys import create
+from tests.cluster import metric_sum
 from tests.faults.faults import process_state
 from tests.ports import free_port
 from tests.waiting import next_look, wait_until
@@ -29,6 +33,7 @@ MODEL = "demo"
 COLD = "cold"  # loaded and unloaded to see whether the scheduler commands
 START_S_MAX = 90.0
 STOP_S_MAX = 40.0
+LOGGED_S_MAX = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,12 @@ class Rig:
                 return nodes
         return []
 
+    async def retries(self) -> float:
+        """Requests that the first gateway has sent a second time because a replica did not take them."""
+        async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
+            page = (await client.get(f"{self.url}/metrics", headers={"x-api-key": self.key})).text
+        return metric_sum(page, "puna_gateway_retries_total")
+
     def runners(self, model: str = MODEL) -> dict[int, dict[str, Any]]:
         """Runners of a model that live, by process id."""
         found = [runner for node in self.nodes() for runner in node.get("runners", [])]
@@ -161,6 +172,15 @@ class Rig:
         condition = lambda: len(self.events(name, event)) >= count  # noqa: E731
         await asyncio.to_thread(wait_until, condition, deadline_s=START_S_MAX, what=f"{name} logs {event}")
 
+    async def logged_after(self, name: str, event: str, after_unix_s: float) -> float:
+        """Time at which a service first logged an event after that time; infinite: it did not within half a minute."""
+        end_s = time.monotonic() + LOGGED_S_MAX
+        while time.monotonic() < end_s:
+            if later := [at_s for one in self.events(name, event) if (at_s := stamp(one)) >= after_unix_s]:
+                return min(later)
+            await next_look()
+        return math.inf
+
     async def control(self, *, load: bool, timeout_s: float = 60.0) -> httpx.Response | None:
         """Load or unload the cold model; None: no answer."""
         body = {"model": COLD, "keep_alive": -1 if load else 0}
@@ -174,6 +194,17 @@ class Rig:
         async with asyncio.timeout(deadline_s):
             while (answer := await self.control(load=load)) is None or answer.status_code != httpx.codes.OK:
                 await next_look(0.1)
+
+
+def rss_bytes(rig: Rig, name: str) -> int:
+    """Resident memory of a service."""
+    status = Path(f"/proc/{rig.running[name].pid}/status").read_text()
+    return 1024 * int(status.split("VmRSS:")[1].split()[0])
+
+
+def stamp(event: dict[str, Any]) -> float:
+    """Seconds since 1970 of a log line."""
+    return datetime.fromisoformat(event["timestamp"]).timestamp()
 
 
 def python(*words: str) -> list[str]:

@@ -1,0 +1,122 @@
+"""Bars that existing tests show: each suite is run, and its outcome read. No load of this package runs beside them."""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.e2e.namespaces import missing
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most
+from tests.faults.bars.rig import ROOT, python
+
+NOT_MEASURABLE = "not measurable here"
+FUZZ = {"FUZZ_CASES": "6000", "FUZZ_RAW": "10000", "FUZZ_GRPC": "1000"}  # as `make fuzz`
+
+
+async def run_tests(paths: Sequence[str], environment: Mapping[str, str] | None = None) -> Round:
+    """Run tests in a process of their own; counts, and the reasons of what was not passed."""
+    with tempfile.TemporaryDirectory(prefix="puna-suite-") as directory:
+        report = Path(directory) / "report.xml"
+        command = python("pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *paths)
+        process = await asyncio.create_subprocess_exec(
+            *command, cwd=ROOT, env={**os.environ, **(environment or {})}, stdout=sys.stderr
+        )
+        status = await process.wait()
+        cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []  # our own
+    found: Round = {"suite": " ".join(paths), "status": status, "passed": 0, "failed": [], "late": [], "skipped": []}
+    for case in cases:
+        if case.find("failure") is not None or case.find("error") is not None:
+            found["failed"].append(case.get("name"))
+        elif (skipped := case.find("skipped")) is not None:
+            why = skipped.get("message", "")
+            found["late" if NOT_MEASURABLE in why else "skipped"].append(f"{case.get('name')}: {why}")
+        else:
+            found["passed"] += 1
+    return found
+
+
+def judge_tests(rounds: Sequence[Round]) -> list[Figure]:
+    """Figures of the suites among some rounds."""
+    suites = [one for one in rounds if "suite" in one]
+    late = [len(one["late"]) for one in suites]
+    return [
+        at_least("tests passed", sum(one["passed"] for one in suites), 1),
+        at_most("tests failed", [len(one["failed"]) + (one["status"] != 0) for one in suites], 0),
+        at_most("tests skipped for what the machine lacks", [len(one["skipped"]) for one in suites], 0),
+        at_most("tests not measurable", late, 0, is_timed=True),
+    ]
+
+
+def _suite(number: int, key: str, title: str, minutes: int, *paths: str, **environment: str) -> Bar:
+    async def run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
+        del directory, done, size  # a suite is run as a whole
+        yield await run_tests(paths, environment)
+
+    return Bar(
+        number=number,
+        key=key,
+        title=title,
+        full=1,
+        sample=0,
+        unit="run of the suite",
+        minutes=minutes,
+        run=run,
+        judge=judge_tests,
+        has_load=False,
+    )
+
+
+async def _attack(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
+    del done, size
+    await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
+    report = directory / "attack.json"
+    process = await asyncio.create_subprocess_exec(
+        *python("tests.attack", "--out", str(report)), cwd=ROOT, stdout=sys.stderr
+    )
+    await process.wait()
+    found = json.loads(report.read_text()) if report.exists() else {"attacks": [], "damage": 0, "not_runnable": 0}
+    yield {
+        "suite": "python -m tests.attack",
+        "attacks": len(found["attacks"]),
+        "damage": found["damage"],
+        "not_runnable": found["not_runnable"],
+    }
+
+
+def _judge_attack(rounds: list[Round]) -> list[Figure]:
+    return [
+        at_least("attacks", sum(one["attacks"] for one in rounds), 1),
+        at_most("attacks that did damage", [one["damage"] for one in rounds], 0),
+        at_most("attacks that could not be run", [one["not_runnable"] for one in rounds], 0),
+    ]
+
+
+EGRESS = Bar(
+    number=18,
+    key="egress",
+    title="attacks from the network, of children, by input and by supply; addresses that are fetched",
+    full=1,
+    sample=0,
+    unit="run of the suite",
+    minutes=10,
+    run=_attack,
+    judge=_judge_attack,
+    needs=missing,
+    has_load=False,
+)
+FUZZED = _suite(15, "fuzz", "random input for every route, HTTP and gRPC", 60, "tests/fuzz", "--timeout=0", **FUZZ)
+BAD_INPUT = _suite(16, "bad_input", "the catalogue of bad input in every dialect", 10, "tests/badinput")
+HOSTILE_MODELS = _suite(
+    17,
+    "hostile_model",
+    "hostile model files, templates and grammars",
+    10,
+    "tests/integration/host/test_hostile_headers.py",
+    "tests/integration/host/test_pull_hostile.py",
+    "tests/e2e/test_bad_input.py",
+)
+AUTHORITY = _suite(19, "authz", "every route with every kind of caller", 10, "tests/authz")
