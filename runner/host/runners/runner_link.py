@@ -26,7 +26,8 @@ PING_TIMEOUT_S = 1.0
 RECONNECT_S = 0.1
 SILENCE_LOOK_INTERVAL_S = 0.5
 SILENT_AFTER_S = 2.5  # two missed pings
-HUNG_AFTER_S = 10.0
+# A hung runner is gone within 10 s: counting begins with the look after its last answer, and the kill takes a moment.
+HUNG_AFTER_S = 9.0
 
 
 class Silence:
@@ -58,7 +59,7 @@ class Silence:
                 was_long = not was_long
                 log.warning("runner.silent" if was_long else "runner.answers", placement=placement_id)
                 changed()
-            if self._silence_s > HUNG_AFTER_S:
+            if self._silence_s >= HUNG_AFTER_S:
                 log.error("runner.hung", placement=placement_id, silence_s=HUNG_AFTER_S)
                 return True
         return False
