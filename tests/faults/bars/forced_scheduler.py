@@ -27,11 +27,10 @@ def _force() -> None:
     held: list[LeaderLease] = []
 
     async def forced_acquire(self: RedisStore, leader_id: str, *, high_water: int) -> LeaderLease:
-        if not held:
-            lease = await acquire(self, leader_id, high_water=high_water)
-            held.extend([lease] if lease.is_mine else [])
-            return lease
-        return held[0]
+        lease = await acquire(self, leader_id, high_water=high_water)  # renews it while it is its own
+        if lease.is_mine and not held:
+            held.append(lease)
+        return held[0] if held else lease
 
     async def forced_write(self: RedisStore, effect: Write) -> None:
         with suppress(StaleFence):
