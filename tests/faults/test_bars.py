@@ -248,3 +248,14 @@ def test_only_a_refusal_with_code_and_retry_after_is_one() -> None:
     assert read_answer([(1.0, head + body)], due_s=0.0).kind == "status 503"
     assert read_answer([(1.0, head + b"retry-after: 2\r\n\r\n")], due_s=0.0).kind == "refused"
     assert read_answer([], due_s=0.0, broken="hung").kind == "hung"
+
+
+def test_a_rate_that_others_may_have_lowered_is_not_measurable_and_a_lost_answer_is_missed() -> None:
+    (bar,) = [one for one in BARS if one.key == "overload"]
+    slow = [
+        one | {"figures": one["figures"] | {"goodput_per_s": 5.0}} if one["phase"] == "overload" else one
+        for one in GOOD["overload"]
+    ]
+    assert judged(bar, slow, size=1, disturbance="others")["not_measurable"] == "others"
+    lost = [one | {"load": good_load(ended_once=8)} if "fault" in one else one for one in slow]
+    assert judged(bar, lost, size=1, disturbance="others")["not_measurable"] == ""

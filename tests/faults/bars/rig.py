@@ -25,7 +25,7 @@ from cli.commands.keys import create
 from tests.cluster import metric_sum
 from tests.faults.faults import process_state
 from tests.ports import free_port
-from tests.waiting import next_look, wait_until
+from tests.waiting import Stopwatch, next_look, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 DEMO = ROOT / "models" / "demo.gguf"
@@ -191,9 +191,10 @@ class Rig:
 
     async def control_until(self, *, load: bool, deadline_s: float) -> None:
         """Ask for it again until it is done, as clients do."""
-        async with asyncio.timeout(deadline_s):
-            while (answer := await self.control(load=load)) is None or answer.status_code != httpx.codes.OK:
-                await next_look(0.1)
+        watch = Stopwatch()
+        while (answer := await self.control(load=load)) is None or answer.status_code != httpx.codes.OK:
+            assert not watch.is_past(deadline_s), f"not within {deadline_s} s: the cold model is commanded: {answer}"
+            await next_look(0.1)
 
 
 def rss_bytes(rig: Rig, name: str) -> int:

@@ -18,7 +18,7 @@ from tests.faults.bars.forced_scheduler import REFUSED
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import COLD, MODEL, Rig, python, running_rig
 from tests.faults.faults import Stopped, verify
-from tests.waiting import next_look
+from tests.waiting import Stopwatch, next_look
 
 PER_SECOND = 5.0
 FAKE = {"step_s": 0.02}
@@ -90,10 +90,10 @@ def _begin(rig: Rig) -> None:
 async def _command(rig: Rig, refused: int, contest_s: float) -> list[int]:
     """Ask the old leader to unload and to load, until it was refused and the contest is over; runners seen."""
     counts = []
-    begun_s, turn = time.monotonic(), 0
+    watch, turn = Stopwatch(), 0
     async with SchedulerClient(rig.address(OLD)) as old:
-        while (took_s := time.monotonic() - begun_s) < contest_s or (
-            len(rig.events(OLD, REFUSED)) == refused and took_s < REFUSED_S_MAX
+        while watch.wall_s < contest_s or (
+            len(rig.events(OLD, REFUSED)) == refused and not watch.is_past(REFUSED_S_MAX)
         ):
             with suppress(PunaError, TimeoutError):
                 async with asyncio.timeout(COMMAND_S_MAX):
