@@ -1,6 +1,6 @@
 """Bar 7: Redis forgets everything, by FLUSHALL and by a restart without its data, under load and with keys.
 
-A failover that loses writes is shown by tests/integration/scheduler/test_sentinel.py, which the bar runs as well.
+A failover is shown by tests with real sentinels, which are run as well, but not by a sample.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import redis
 from tests.faults.bars.bar import Bar, Figure, Round, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import MODEL, Rig, make_key, running_rig
+from tests.faults.bars.suites import judge_tests, run_tests
 from tests.waiting import next_look
 
 PER_SECOND = 5.0
@@ -58,6 +59,8 @@ async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
                 }
             await load.stop()
             yield {"load": load.take()}
+    if size > REDIS_AMNESIA.sample:
+        yield await run_tests(["tests/integration/scheduler/test_sentinel.py"])
 
 
 def _client(rig: Rig) -> "redis.Redis":
@@ -127,13 +130,14 @@ def _judge(rounds: list[Round]) -> list[Figure]:
         at_most("fences that fell", [one["fence_fell"] for one in figures], 0),
         at_most("requests without a valid key that were not refused", [one["strangers"] for one in figures], 0),
         *failures(rounds, "requests with a key"),
+        *(judge_tests(rounds) if any("suite" in one for one in rounds) else ()),
     ]
 
 
 REDIS_AMNESIA = Bar(
     number=7,
     key="redis_amnesia",
-    title="Redis forgets everything, by FLUSHALL and by a restart",
+    title="Redis forgets everything, by FLUSHALL and by a restart; failover",
     full=40,
     sample=2,
     unit="losses",
