@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.faults.bars.open_loop import total
 
+TAIL_VALUES_MIN = 500
 TIMED_UNITS = ("s", "ms", "×", "%")
 
 Round = dict[str, Any]  # fault, proven, figures, load: JSON
@@ -58,6 +59,11 @@ def quantile(values: Sequence[float], share: float) -> float | None:
     """The smallest value that `share` of the values do not exceed; None: there are none."""
     ordered = sorted(values)
     return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 4) if ordered else None
+
+
+def tail(values: Sequence[float]) -> float:
+    """Return the share whose quantile is compared: in a sample, the 99th percentile is the worst value."""
+    return 0.99 if len(values) >= TAIL_VALUES_MIN else 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
-from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures, quantile
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures, quantile, tail
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import Rig, rss_bytes, running_rig
 from tests.waiting import next_look
@@ -112,11 +112,12 @@ def _judge(rounds: list[Round]) -> list[Figure]:
     if set(phases) != {"before", "during"}:
         return [at_least("phases", len(phases), 2)]
     during = phases["during"]
-    base = quantile(phases["before"]["load"]["whole_ms"], 0.99)
+    share = tail(phases["before"]["load"]["whole_ms"])
+    base = quantile(phases["before"]["load"]["whole_ms"], share)
     ratio = [ms / base for ms in during["load"]["whole_ms"]] if base else []
     return [
         *failures(rounds, "requests of others"),
-        at_most("answers of others, p99 against before", ratio, 2.0, "×", share=0.99),
+        at_most(f"answers of others, p{100 * share:g} against before", ratio, 2.0, "×", share=share),
         # One second more: the interval in which it is looked at.
         at_most("every offender cut", [during["figures"]["cut_s"]], CUT_S_MAX + SENT_EVERY_S, "s"),
         at_most("gateway's memory, more", [during["figures"]["more_mib"]], RSS_MORE_MIB_MAX, "MiB"),
