@@ -22,6 +22,10 @@ from scheduler.settings import SchedulerSettings
 REFUSED = "command.refused"
 
 
+def _never_lapses(_leadership: Leadership) -> None:
+    """Notice nothing."""
+
+
 def _force() -> None:
     acquire, write = RedisStore.acquire, RedisStore.write
     held: list[LeaderLease] = []
@@ -38,7 +42,7 @@ def _force() -> None:
 
     RedisStore.acquire = forced_acquire  # type: ignore[method-assign]
     RedisStore.write = forced_write  # type: ignore[method-assign]
-    Leadership.lapse = lambda _self: None  # type: ignore[method-assign]
+    Leadership.lapse = _never_lapses  # type: ignore[method-assign]
     Leadership.may_act = lambda self, fence: fence == self.fence != 0  # type: ignore[method-assign]
 
 

@@ -92,7 +92,7 @@ def _placements(rig: Rig) -> int:
     """Placements of the warm model that Redis has."""
     with suppress(redis.RedisError), _client(rig) as client:
         records = client.hgetall("{sched}:placements")
-        return sum(f"{MODEL}:latest".encode() in one for one in records.values())  # type: ignore[union-attr]
+        return sum(f"{MODEL}:latest".encode() in one for one in records.values())
     return 0
 
 
@@ -104,7 +104,7 @@ def _fence(rig: Rig) -> int:
 async def _seen_again(rig: Rig, known: int, begun_s: float) -> float:
     """Time until Redis has every placement again and a leader."""
     while (took_s := time.monotonic() - begun_s) < SEEN_S_MAX:
-        if await asyncio.to_thread(_placements, rig) >= known and await asyncio.to_thread(rig.leader):
+        if await asyncio.to_thread(lambda: _placements(rig) >= known and bool(rig.leader())):
             return took_s
         await next_look()
     return float("inf")
