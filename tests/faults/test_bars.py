@@ -58,7 +58,7 @@ GOOD: dict[str, list[Round]] = {
     "runner_kill": [KILLED | {"figures": {"capacity_back_s": 3.0, "load_s": 2.0}}],
     "runner_hang": [KILLED | {"load": good_load(late_ms=[9.0]), "figures": {"replaced_s": 9.0, "stopped": 0}}],
     "child_only": [KILLED | {"figures": {"noticed_s": 0.5, "sent_later": 0}}],
-    "zombie_leader": [KILLED | {"figures": {"stopped": 0, "refusals": 1, "runners": 1}}],
+    "zombie_leader": [KILLED | {"figures": {"stopped": 0, "refusals": 1, "runners": 1, "over_promised": 0}}],
     "redis_amnesia": [
         KILLED | {"figures": {"full_view_s": 9.0, "write_gap_s": 14.0, "stopped": 0, "fence_fell": 0, "strangers": 0}}
     ],
@@ -137,6 +137,7 @@ def test_a_bar_without_rounds_is_missed(bar: Bar) -> None:
         ("zombie_leader", "stopped", 1),
         ("zombie_leader", "refusals", 0),
         ("zombie_leader", "runners", 2),
+        ("zombie_leader", "over_promised", 1),
         ("redis_amnesia", "full_view_s", 10.1),
         ("redis_amnesia", "write_gap_s", 15.1),
         ("redis_amnesia", "stopped", 1),

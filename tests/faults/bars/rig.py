@@ -133,6 +133,11 @@ class Rig:
     def serving(self, model: str = MODEL) -> set[int]:
         return {pid for pid, one in self.runners(model).items() if one["state"] in ("ready", "no_slots")}
 
+    def over_promised(self) -> int:
+        """Devices of which more bytes are promised than they have."""
+        devices = [device for node in self.nodes() for device in node["devices"]]
+        return sum(device["promised_bytes"] > device["total_bytes"] for device in devices)
+
     def has_started(self, replicas: int) -> bool:
         """Return True once so many replicas serve; fails as soon as a service has ended."""
         for name, process in self.running.items():

@@ -66,7 +66,7 @@ async def _stop_and_wake(rig: Rig, stop_s: float, contest_s: float) -> Round:
         before = await asyncio.to_thread(rig.serving), await asyncio.to_thread(rig.serving, COLD)
     finally:
         fault.heal()
-    counts = await _command(rig, refused, contest_s)
+    counts, over_promised = await _command(rig, refused, contest_s)
     after = await asyncio.to_thread(rig.serving), await asyncio.to_thread(rig.serving, COLD)
     return {
         "fault": f"SIGSTOP of the leader for {stop_s:g} s, then two leaders",
@@ -74,7 +74,8 @@ async def _stop_and_wake(rig: Rig, stop_s: float, contest_s: float) -> Round:
         "figures": {
             "refusals": len(rig.events(OLD, REFUSED)) - refused,
             "stopped": sum(len(then - now) for then, now in zip(before, after, strict=True)),
-            "runners": max(counts),
+            "runners": max(counts, default=0),
+            "over_promised": over_promised,
         },
     }
 
@@ -87,9 +88,12 @@ def _begin(rig: Rig) -> None:
     rig.start(OLD)
 
 
-async def _command(rig: Rig, refused: int, contest_s: float) -> list[int]:
-    """Ask the old leader to unload and to load, until it was refused and the contest is over; runners seen."""
-    counts = []
+async def _command(rig: Rig, refused: int, contest_s: float) -> tuple[list[int], int]:
+    """Ask the old leader to unload until it was refused and the contest is over.
+
+    Returns the numbers of runners that were seen, and how often a device was promised too much.
+    """
+    counts, over_promised = [], 0
     watch, turn = Stopwatch(), 0
     async with SchedulerClient(rig.address(OLD)) as old:
         while watch.wall_s < contest_s or (
@@ -100,9 +104,10 @@ async def _command(rig: Rig, refused: int, contest_s: float) -> list[int]:
                     await old.unload_model((COLD, MODEL)[turn % 2])
             counts.append(len(await asyncio.to_thread(rig.runners)))
             counts.append(len(await asyncio.to_thread(rig.runners, COLD)))
+            over_promised += await asyncio.to_thread(rig.over_promised)
             turn += 1
             await next_look(COMMAND_EVERY_S)
-    return counts or [0]
+    return counts, over_promised
 
 
 def _judge(rounds: list[Round]) -> list[Figure]:
@@ -111,6 +116,7 @@ def _judge(rounds: list[Round]) -> list[Figure]:
         at_most("runners that a stale command stopped", [one["stopped"] for one in figures], 0),
         at_least("stale commands refused by the host, fewest", min((one["refusals"] for one in figures), default=0), 1),
         at_most("runners of a placement", [one["runners"] for one in figures], 1),
+        at_most("devices promised more than they have", [one["over_promised"] for one in figures], 0),
         *failures(rounds, "requests"),
     ]
 
