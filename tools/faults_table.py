@@ -20,9 +20,10 @@ cluster under an open-loop load, and each fault is proven to have happened. An i
 that show them. The tests run a sample of every other bar but the soak (`tests/faults/test_bars.py`). `make soak` runs
 bar 20 alone; SOAK="--seconds 600" makes it shorter.
 
-The slope test of the soak: of each minute after the first fifth of the time, the least memory and the least number of
-descriptors of a process count. Its slope is the median of the slopes between all pairs of minutes; a process is judged
-if it was there for half of that time. In less than two hours the slope of the memory is shown and not judged.
+The slope test of the soak: of each minute after the warm-up (a fifth of the time, two minutes of a process), the least
+memory and the least number of descriptors of a process count, where it had as many children as in most minutes. Its
+slope is the median of the slopes between all pairs of minutes; a process is judged if its minutes span half of that
+time. In less than two hours the slope of the memory is shown and not judged.
 
 In every bar, each accepted request must end exactly once, no answer may lose, double or change a token, and every
 fault must be proven; otherwise the bar is missed. A bar is *not measurable* when only times are missed while processes

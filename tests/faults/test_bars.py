@@ -39,10 +39,10 @@ def test_a_sample_of_the_bar_is_met(bars: list[Bar], tmp_path: Path) -> None:
         pytest.skip(f"not measurable here: {missed[0]['not_measurable']}\n{text}")
 
 
-def flat(*, bytes_per_minute: int = 0, descriptors_per_minute: float = 0) -> list[tuple[float, int, int]]:
+def flat(*, bytes_per_minute: int = 0, descriptors_per_minute: float = 0) -> list[tuple[float, int, int, int]]:
     """Minutes of two hours of a process."""
     return [
-        (60.0 * minute, 2**26 + bytes_per_minute * minute, 20 + int(descriptors_per_minute * minute))
+        (60.0 * minute, 2**26 + bytes_per_minute * minute, 20 + int(descriptors_per_minute * minute), 1)
         for minute in range(120)
     ]
 
@@ -189,6 +189,11 @@ def test_a_soak_is_missed_when_a_process_grows(changes: dict[str, Any]) -> None:
 def test_a_process_that_came_late_has_no_slope() -> None:
     assert slopes({"host-b 9": flat()[-40:]}, 7200.0) == {}
     assert slopes({"host-b 9": flat(bytes_per_minute=2**20)[-60:]}, 7200.0)["host-b 9"]["mib_per_h"] == 60.0
+
+
+def test_minutes_with_other_children_do_not_count() -> None:
+    with_another = [(at_s, size, 24, 2) for at_s, size, _, _ in flat()[100:]]
+    assert slopes({"host-a 7": flat()[:100] + with_another}, 7200.0)["host-a 7"]["descriptors_per_h"] == 0.0
 
 
 SUITE = {"suite": "x", "status": 0, "passed": 3, "failed": [], "late": [], "skipped": []}

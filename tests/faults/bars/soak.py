@@ -1,9 +1,10 @@
 """Bar 20: hours under load with a fault a minute; memory and descriptors of every process stay flat.
 
 Faults hit the second node, its runners and the standby, or only stop a process for a while, so that one process of
-each kind lives through all of them. The slope test: of each minute after the warm-up, the least resident memory and the
-least number of descriptors count; the slope of a process is the median of the slopes between all pairs of its minutes
-(Theil and Sen). A process is judged if it was there for half of that time.
+each kind lives through all of them. The slope test: of each minute after the warm-up, of the run and of the process, the
+least resident memory and the least number of descriptors count; the slope of a process is the median of the slopes
+between all pairs of its minutes (Theil and Sen). Only minutes count in which the process had as many children as in
+most: a host has descriptors for each runner. A process is judged if its minutes span half of that time.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ FULL_S = 7200
 MINUTE_S = 60.0
 SAMPLED_EVERY_S = 5.0
 WARM_UP_SHARE = 0.2  # of the whole time
+WARM_UP_S = 120.0  # of a process
 STANDS_S = 5.0
 SLOPE_MIB_MAX = 1.0  # an hour
 # What a process may grow in a run that is too short for a slope of a MiB an hour: whole arenas of its allocator.
@@ -39,7 +41,9 @@ AVAILABLE_MIN = 99.5
 EXPLICIT = ("error ", "status ")
 _MIB = 2**20
 
-Series = dict[str, list[tuple[float, int, int]]]  # by process: minute's time, least bytes, least descriptors
+# By process: a minute's time, least bytes, least descriptors, children; CHANGED if their number did.
+Series = dict[str, list[tuple[float, int, int, int]]]
+CHANGED = -1
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float | None:
@@ -54,7 +58,7 @@ class Processes:
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
         self._begun_s = time.monotonic()
-        self._minutes: dict[tuple[str, int], tuple[int, int]] = {}
+        self._minutes: dict[tuple[str, int], tuple[int, int, int]] = {}
 
     async def watch(self) -> None:
         while True:
@@ -64,22 +68,24 @@ class Processes:
     def sample(self) -> None:
         """Take note of every process that there is now."""
         minute = int((time.monotonic() - self._begun_s) / MINUTE_S)
-        for name, pid in self._found():
+        for name, pid, children in self._found():
             with suppress(OSError, IndexError):
                 status = Path(f"/proc/{pid}/status").read_text()
                 size_bytes = 1024 * int(status.split("VmRSS:")[1].split()[0])
                 descriptors = len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208
-                least = self._minutes.get((f"{name} {pid}", minute), (size_bytes, descriptors))
-                self._minutes[f"{name} {pid}", minute] = (min(least[0], size_bytes), min(least[1], descriptors))
+                key = (f"{name} {pid}", minute)
+                least = self._minutes.get(key, (size_bytes, descriptors, children))
+                same = children if least[2] == children else CHANGED
+                self._minutes[key] = (min(least[0], size_bytes), min(least[1], descriptors), same)
 
     def series(self) -> Series:
         found: Series = defaultdict(list)
-        for (name, minute), (size_bytes, descriptors) in sorted(self._minutes.items(), key=lambda one: one[0][1]):
-            found[name].append((minute * MINUTE_S, size_bytes, descriptors))
+        for (name, minute), figures in sorted(self._minutes.items(), key=lambda one: one[0][1]):
+            found[name].append((minute * MINUTE_S, *figures))
         return dict(found)
 
-    def _found(self) -> list[tuple[str, int]]:
-        """Services and all processes below them."""
+    def _found(self) -> list[tuple[str, int, int]]:
+        """Services and all processes below them, and the number of children of each."""
         children: dict[int, list[int]] = defaultdict(list)
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
@@ -91,7 +97,7 @@ class Processes:
             pending = [process.pid]
             while pending:
                 pid = pending.pop()
-                found.append((name if pid == process.pid else f"child of {name}", pid))
+                found.append((name if pid == process.pid else f"child of {name}", pid, len(children[pid])))
                 pending += children[pid]
         return found
 
@@ -173,9 +179,11 @@ def slopes(series: Series, seconds: float) -> dict[str, dict[str, float]]:
     from_s = WARM_UP_SHARE * seconds
     found = {}
     for name, points in series.items():
-        warm = [point for point in points if point[0] >= from_s]
-        memory = slope([(at_s, size_bytes / _MIB) for at_s, size_bytes, _ in warm])
-        descriptors = slope([(at_s, count) for at_s, _, count in warm])
+        warm = [point for point in points if point[0] >= max(from_s, points[0][0] + WARM_UP_S)]
+        usual = statistics.mode([point[3] for point in warm] or [CHANGED])
+        warm = [point for point in warm if point[3] == usual != CHANGED]
+        memory = slope([(at_s, size_bytes / _MIB) for at_s, size_bytes, _, _ in warm])
+        descriptors = slope([(at_s, count) for at_s, _, count, _ in warm])
         if memory is not None and descriptors is not None and warm[-1][0] - warm[0][0] >= (seconds - from_s) / 2:
             grown = (min(warm[-1][1], warm[-2][1]) - warm[0][1]) / _MIB
             found[name] = {"mib_per_h": memory, "descriptors_per_h": descriptors, "grown_mib": grown}
