@@ -1,9 +1,10 @@
 """Reports of hosts and discovery, and the time for which silence does not contradict them.
 
 - A broken watch freezes the view: nothing disappears, figures age.
-- A node that left the inventory stays as suspect for `node_lost_s`, and for as long as runners of it answer when they
-  are asked themselves: a host may die without them, and be back in a moment. A young discovery does not know all nodes
-  yet, so its silence does not count at all.
+- A node that left the inventory, or is suspect there, stays as suspect for `node_lost_s`, and for as long as runners of
+  it answer when they are asked themselves: a host may die without them, and be back in a moment. A young discovery does
+  not know all nodes yet, so its silence does not count at all. A suspect node that was given up counts again once it
+  reports: the connection of a machine that stands still may last for a minute.
 - A runner that its host reported ready counts at once, before the inventory shows it.
 """
 
@@ -40,7 +41,8 @@ class Observed:
     frozen_since_s: float | None = None
     silent: frozenset[str] = frozenset()  # nodes that had nothing to say in the last inventory
     _heard_s: dict[str, float] = field(default_factory=dict)  # node id → when a report of it was received
-    _missing: dict[str, float] = field(default_factory=dict)  # node id → when it left the inventory
+    _missing: dict[str, float] = field(default_factory=dict)  # node id → when it left the inventory or became suspect
+    _given_up: set[str] = field(default_factory=set)  # nodes that the inventory still lists
     _asked: dict[str, float] = field(default_factory=dict)  # node id → when its runners were asked last
     _answered: dict[tuple[str, int], float] = field(default_factory=dict)  # placement, generation → when it answered
     _started: dict[str, _Started] = field(default_factory=dict)
@@ -59,6 +61,8 @@ class Observed:
         """Take in an inventory; `silent` nodes have not reported since the one before, `removed` ones will not."""
         self.silent = silent
         self._heard_s = {node.id: self._heard_s.get(node.id, now_s) if node.id in silent else now_s for node in nodes}
+        self._given_up &= {node.id for node in nodes if node.suspect}
+        nodes = tuple(node for node in nodes if node.id not in self._given_up)
         present = {node.id: node for node in nodes}
         self._see_deaths(present)
         for node_id, node in self.nodes.items():
@@ -69,12 +73,15 @@ class Observed:
                 self._missing.setdefault(node_id, now_s)
                 present[node_id] = replace(node, suspect=True)
         for node in nodes:
-            if self._missing or self._asked:
+            if node.suspect:
+                self._missing.setdefault(node.id, now_s)
+            elif self._missing or self._asked:
                 self._missing.pop(node.id, None)
                 self._asked.pop(node.id, None)
             for runner in node.runners:
                 self._catch_up(runner)
-                self._answered.pop((runner.placement_id, runner.generation), None)
+                if not node.suspect:
+                    self._answered.pop((runner.placement_id, runner.generation), None)
         self.nodes, self._index, self._hosting = present, None, None
         self.was_seen = True
         self.received_at_s, self.uptime_s, self.frozen_since_s = now_s, uptime_s, None
@@ -132,6 +139,7 @@ class Observed:
             del self._missing[node_id]
             del self.nodes[node_id]
             self._asked.pop(node_id, None)
+            self._given_up.add(node_id)
 
     def _silent_at_s(self, runner: RunnerView) -> float:
         answered_s = self._answered.get((runner.placement_id, runner.generation))

@@ -22,8 +22,9 @@ from scheduler.settings import SchedulerSettings
 REFUSED = "command.refused"
 
 
-def _never_lapses(_leadership: Leadership) -> None:
+def _never_lapses(self: Leadership) -> None:
     """Notice nothing."""
+    del self
 
 
 def _force() -> None:

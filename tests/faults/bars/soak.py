@@ -1,7 +1,7 @@
 """Bar 20: hours under load with a fault a minute; memory and descriptors of every process stay flat.
 
 Faults hit the second node, its runners and the standby, or only stop a process for a while, so that one process of
-each kind lives through all of them. The slope test: of each minute after the warm-up, of the run and of the process, the
+each kind lives through all of them. The slope test: of each minute after the warm-up, of the run and of a process, the
 least resident memory and the least number of descriptors count; the slope of a process is the median of the slopes
 between all pairs of its minutes (Theil and Sen). Only minutes count in which the process had as many children as in
 most: a host has descriptors for each runner. A process is judged if its minutes span half of that time.

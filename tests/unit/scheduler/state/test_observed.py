@@ -57,6 +57,34 @@ def test_a_node_that_is_back_was_away_no_longer() -> None:
     assert observed.is_current("a")
 
 
+def be_silent(observed: Observed, now_s: float) -> None:
+    observed.see_inventory((node(runners=(READY,), suspect=True),), UP_S, now_s)
+
+
+def test_a_suspect_node_whose_runners_do_not_answer_is_given_up_until_it_reports() -> None:
+    observed = seen(RunnerState.READY)
+    be_silent(observed, 1)
+    assert asked(observed, 1 + POLICY.runner_asked_s) == ["p1"]
+    be_silent(observed, 1 + POLICY.node_lost_s / 2)
+    assert generation(observed) == 1
+    observed.expire(1 + POLICY.node_lost_s)
+    assert generation(observed) is None
+    assert "a" not in observed.nodes
+    be_silent(observed, 2 + POLICY.node_lost_s)
+    assert generation(observed) is None
+    come_back(observed, 3 + POLICY.node_lost_s)
+    assert generation(observed) == 1
+    assert observed.is_current("a")
+
+
+def test_a_suspect_node_whose_runners_answer_stays() -> None:
+    observed = seen(RunnerState.READY)
+    be_silent(observed, 1)
+    observed.hear("p1", 1, POLICY.node_lost_s)
+    be_silent(observed, 1 + POLICY.node_lost_s)
+    assert generation(observed) == 1
+
+
 def test_a_node_that_leaves_again_is_asked_as_if_for_the_first_time() -> None:
     observed = seen(RunnerState.READY)
     for left_s in (1.0, 101.0):
