@@ -25,6 +25,8 @@ FULL_VIEW_S_MAX = 10.0
 SEEN_S_MAX = 60.0
 WRITE_GAP_S_MAX = 15.0
 DOOR_LOOKS = 10
+# After many wrong keys the address itself is refused for a while.
+REFUSED = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.TOO_MANY_REQUESTS})
 DOOR_EVERY_S = 0.3
 
 
@@ -111,12 +113,12 @@ async def _seen_again(rig: Rig, known: int, begun_s: float) -> float:
 
 
 async def _strangers_let_in(rig: Rig) -> int:
-    """Requests with a key that does not exist, and what was not refused with 401 of them."""
+    """Send requests with a key that does not exist; return the number of those that were not refused."""
     let_in = 0
     async with httpx.AsyncClient(trust_env=False, timeout=30, headers={"x-api-key": "sk-puna-none"}) as client:
         for _ in range(DOOR_LOOKS):
             answer = await client.post(f"{rig.url}/api/generate", json={"model": MODEL, "prompt": "x"})
-            let_in += answer.status_code != httpx.codes.UNAUTHORIZED
+            let_in += answer.status_code not in REFUSED
             await next_look(DOOR_EVERY_S)
     return let_in
 
