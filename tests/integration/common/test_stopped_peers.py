@@ -23,8 +23,9 @@ async def test_a_stream_to_a_process_that_stands_still_ends_within_eight_seconds
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "discovery", env=os.environ | settings)
     try:
         async with open_channel(address) as channel:
-            stub = health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]
-            call = stub.Watch(health_pb2.HealthCheckRequest(), timeout=SERVED_S_MAX, wait_for_ready=True)
+            stub = health_pb2_grpc.HealthStub(channel)
+            request = health_pb2.HealthCheckRequest()
+            call = stub.Watch(request, timeout=SERVED_S_MAX, wait_for_ready=True)  # type: ignore[attr-defined]
             assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
             with broken(Stopped(process.pid)):
                 watch = Stopwatch()
