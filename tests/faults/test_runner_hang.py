@@ -30,9 +30,9 @@ async def test_runner_hang_while_busy_streams_go_on_elsewhere_and_it_is_replaced
         victim = await asyncio.to_thread(busiest, cluster, STREAMS)
         watch = Stopwatch()
         with broken(Stopped(victim)):
-            outcomes = await asyncio.gather(*asked)
             await until(lambda: process_state(victim) in ("", "Z"), deadline_s=30, what="its host has killed it")
             killed_s = watch.wall_s
+            outcomes = await asyncio.gather(*asked)
         await until(lambda: len(ready_pids(cluster) - {victim}) == 2, deadline_s=40, what="there is another one")
     gaps = sorted(round(one.gap_s, 2) for one in outcomes)
     print(f"n={STREAMS} resumes={sum(one.resumes for one in outcomes)} gaps={gaps} killed after {killed_s:.1f} s")
