@@ -31,6 +31,7 @@ from gateway.http.endpoint.service import Service
 from gateway.http.routes import make_routes
 from gateway.http.server.connections import HEADER_BYTES_MAX, LimitedProtocol
 from gateway.http.server.edge import Edge
+from gateway.http.server.refusals import Refusals
 from gateway.keys.audit import AuditLog
 from gateway.keys.authorizer import Authorizer
 from gateway.keys.key_redis import KeyRedis
@@ -238,7 +239,8 @@ def _make_edge(settings: GatewaySettings, service: Service, authorizer: Authoriz
         origins=origins - {""},
         is_proven=authorizer.asks_for_keys or settings.tls_cert is not None,
     )
-    return Edge(router=Router(make_routes(service)), policy=policy, authorizer=authorizer)
+    router = Router(make_routes(service))
+    return Edge(router=router, policy=policy, authorizer=authorizer, refusals=Refusals(router, authorizer))
 
 
 def _check_keys(settings: GatewaySettings) -> None:

@@ -58,6 +58,13 @@ RESUMES = Counter(
     ["cause", "outcome"],
 )
 QUARANTINED = Counter("puna_gateway_quarantined_requests_total", "Requests refused because they stopped two runners")
+WORK_LIMIT = Gauge("puna_gateway_work_limit", "Short requests that may be prepared at once; falls with the lag")
+WORK_IN_PROGRESS = Gauge(
+    "puna_gateway_work_in_progress", "Requests that are prepared: read completely, and not waiting for a slot yet"
+)
+OVERLOADED = Counter(
+    "puna_gateway_overload_refusals_total", "Requests refused because the gateway has no processor time for them"
+)
 AUDIT_LOST = Counter("puna_gateway_audit_lost_total", "Entries that the audit log could not take")
 IGNORED_FIELDS = Counter("puna_gateway_ignored_fields_total", "Unknown fields in request bodies")
 STOPPED_TEMPLATES = Counter(

@@ -154,6 +154,7 @@ class Inference:
             deadline_s = min(deadline_s, request.deadline_s)
         route = self.models.meant_route(request.model)
         if route is None:
+            record.prepared()
             async with closing(self.models.find(request.model, request.keep_alive_ms)) as steps:
                 async for step in steps:
                     if isinstance(step, RouteInfo):
@@ -163,9 +164,11 @@ class Inference:
             assert route is not None
         record.model = route.model.name
         self._check_quarantine(request)
-        yield await self._prepare(request, route, deadline_s)
+        yield await self._prepare(request, route, record, deadline_s)
 
-    async def _prepare(self, request: AnswerRequest, route: RouteInfo, deadline_s: float) -> Work:
+    async def _prepare(
+        self, request: AnswerRequest, route: RouteInfo, record: RequestRecord, deadline_s: float
+    ) -> Work:
         """Prepare an answer: refuse everything that can be refused without a replica."""
         check_usable(route.model)
         request = with_stored_texts(request, route.model)
@@ -188,6 +191,7 @@ class Inference:
             raise _too_long(error, request, plan, route) from None
         with tracing.begin("render", {"gen_ai.request.model": route.model.name}):
             prompt = await make_prompt(self._prompts, route.model, request)
+        record.prepared()
         output = plan_output(self._prompts.template_text(route.model), request, parser=route.model.parser)
         if (constraint := output.constraint(prompt.end)) is not None:
             try:

@@ -143,6 +143,7 @@ class ModelAccess:
         at_once: bool = False,
     ) -> AsyncIterator[LoadEvent]:
         """Make sure that a replica runs; ends when one does. `at_once`: an operator's load, as in `Loads.relay`."""
+        record.prepared()
         name, alias = self.resolve(model)
         if (known := self.routes.find(name)) is not None:
             check_usable(known.model)

@@ -9,9 +9,11 @@ from common.errors import RequestCanceled
 from common.telemetry import tracing
 from common.telemetry.logs import get_logger
 from gateway import metrics
+from gateway.core.dispatch.work_limit import cost_of
 from gateway.core.models.routes import ReplicaInfo
 from gateway.core.request.answers import Dialect, Done
-from gateway.keys.visits import current_visit
+from gateway.keys.visits import current_visit, sender
+from gateway.pressure.work import WORK, RequestWork
 
 log = get_logger()
 
@@ -48,6 +50,8 @@ class RequestRecord:
     answer_tokens: int = 0  # as they arrived
     vector_tokens: int = 0  # of embeddings and rankings
     span: tracing.Span = tracing.NO_SPAN
+    is_limited: bool = False  # its preparation counts as work in progress
+    work: RequestWork | None = None  # since its body is here
     _last_token_s: float | None = None
     _inter_token: Histogram | None = None  # of the model; looked up once
 
@@ -62,6 +66,21 @@ class RequestRecord:
             kind=tracing.SpanKind.SERVER,
         )
         tracing.use(self.span)
+
+    def begin_work(self, body_bytes: int) -> None:
+        """Count the preparation of the request as work in progress.
+
+        Raises:
+            QueueFull: the gateway has too much to do.
+        """
+        WORK.check(cost_of(body_bytes), sender())
+        self.work = RequestWork(body_bytes)
+        self.work.assign(sender())
+
+    def prepared(self) -> None:
+        """Note that from here on the request waits, for a model, a slot or a runner."""
+        if self.work is not None:
+            self.work.end()
 
     def slot_found(self, replica: ReplicaInfo, *, waited_s: float, resumes: bool = False) -> None:
         """Note a slot of a replica; `resumes`: for an answer that has begun at another one."""
@@ -93,6 +112,7 @@ class RequestRecord:
     def finish(self, status: str) -> None:
         """Finish the request: count it, and write its one line."""
         self.settle()
+        self.prepared()
         model = self.model or OTHER
         duration_s = self.clock.now_s() - self.started_s
         metrics.bound(metrics.REQUESTS, self.dialect, self.route, model, status, self._outcome(status)).inc()

@@ -130,6 +130,7 @@ class Vectors:
 
     async def _prepared(self, question: Question, record: RequestRecord) -> tuple[Question, RouteInfo]:
         """Return the question with the context that it gets, and the route of its model."""
+        record.prepared()
         route = await last_step(self._models.find(question.model, question.keep_alive_ms), RouteInfo)
         record.model = route.model.name
         check_usable(route.model)

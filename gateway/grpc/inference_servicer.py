@@ -243,6 +243,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         record.may_resume = (RESUME_KEY, "0") not in (context.invocation_metadata() or ())
         async with self._service.feed(request, record) as feed:
             with recording(record):
+                record.begin_work(0)
                 async for event in feed:
                     yield _event(event, record)
 
@@ -281,6 +282,7 @@ def _recorded(route: str) -> Iterator[RequestRecord]:
     record = RequestRecord(dialect=Dialect.GRPC, route=route, method="grpc")
     record.begin_trace()
     with recording(record):
+        record.begin_work(0)
         yield record
 
 

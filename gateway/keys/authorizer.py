@@ -41,6 +41,16 @@ class Authorizer:
         """False: everything is open."""
         return self._store is not None
 
+    def tenant_of(self, authorizations: list[str], api_keys: list[str], address: str) -> str | None:
+        """Return the tenant of a caller whose request is not read yet, its address without keys; None: no valid key."""
+        if self._store is None:
+            return address
+        try:
+            text = presented_key(authorizations, api_keys)
+            return self._store.ring.find(text, now_unix_s=self._clock.wall_unix_s()).tenant
+        except Unauthenticated:
+            return None
+
     @asynccontextmanager
     async def visit(
         self,

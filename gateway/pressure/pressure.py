@@ -1,12 +1,19 @@
-"""Measures how late the event loop is and how much memory is used; `core.dispatch.shedding` decides on them."""
+"""Measures the memory that is used, for `core.dispatch.shedding`, and reports what `work` refused."""
 
 import asyncio
 import resource
 from pathlib import Path
 
+from common.telemetry.logs import get_logger
+from gateway import metrics
 from gateway.core.dispatch.shedding import Pressure
+from gateway.pressure.work import WORK
+
+log = get_logger()
 
 LOOK_S = 0.1
+# Refusals in so many looks get one log line: one for each would take longer than the refusal.
+_LOOKS_OF_A_LINE = 10
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _STATM_RESIDENT = 1
 _KIB = 1024
@@ -16,16 +23,20 @@ PRESSURE = Pressure()
 
 
 async def watch_pressure(pressure: Pressure) -> None:
-    """Measure until cancelled."""
-    loop = asyncio.get_running_loop()
+    """Measure and report until cancelled."""
     page_bytes = resource.getpagesize()
     limit = memory_limit_bytes()
+    metrics.WORK_LIMIT.set_function(lambda: WORK.limit)
+    metrics.WORK_IN_PROGRESS.set_function(lambda: WORK.in_progress)
+    looks = 0
     while True:
-        expected_s = loop.time() + LOOK_S
         await asyncio.sleep(LOOK_S)
-        now_s = loop.time()
-        used = _resident_pages() * page_bytes
-        pressure.measured(now_s=now_s, lag_s=now_s - expected_s, memory_share=used / limit)
+        pressure.memory_share = _resident_pages() * page_bytes / limit
+        looks = (looks + 1) % _LOOKS_OF_A_LINE
+        if WORK.refused and not looks:
+            metrics.OVERLOADED.inc(WORK.refused)
+            log.warning("gateway.overloaded", refused=WORK.refused, limit=round(WORK.limit))
+            WORK.refused = 0
 
 
 def memory_limit_bytes() -> int:

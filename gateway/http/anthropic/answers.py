@@ -168,6 +168,7 @@ class AnthropicAnswers(Endpoints):
     async def count_tokens(self, exchange: Exchange) -> None:
         """POST /v1/messages/count_tokens: rendered and tokenized exactly as an answer would be."""
         body = validated(CountTokensBody, await exchange.json())
+        exchange.record.prepared()
         count = await self.models.count(body.model, chat_of(exchange, body), think_of(body))
         edits = {"context_management": {"original_input_tokens": count}} if body.context_management is not None else {}
         await exchange.respond_json({"input_tokens": count, **edits})

@@ -19,10 +19,12 @@ from common.durations import go_duration_text
 from common.errors import InvalidRequest, RequestCanceled, RequestTimeout, RequestTooLarge, UnsupportedMediaType
 from common.rate_limits import BucketLevel
 from gateway.answers.record import RequestRecord
+from gateway.core.dispatch.work_limit import cost_of
 from gateway.core.request.answers import Dialect
-from gateway.keys.visits import current_visit
+from gateway.keys.visits import current_visit, sender
 from gateway.large_texts import INLINE_CHARACTERS, beside_loop
 from gateway.pressure.pressure import PRESSURE
+from gateway.pressure.work import WORK
 
 BODY_BYTES_MAX = 32 * 1024 * 1024
 # A body without images has no reason to be larger; one that is, is refused once it is known to have none.
@@ -200,7 +202,7 @@ class Exchange:
             InvalidRequest: missing or malformed.
             UnsupportedMediaType: compressed, or a media type that the dialect does not take.
             RequestTooLarge: over the limit.
-            QueueFull: the gateway has too much to do for a body of this size.
+            QueueFull: the gateway has too much to do.
             RequestCanceled: the client left before it was complete.
         """
         self._check_media_type()
@@ -227,7 +229,10 @@ class Exchange:
         too_large = RequestTooLarge(f"request body exceeds {BODY_BYTES_MAX} bytes")
         if announced.isdecimal() and int(announced) > BODY_BYTES_MAX:
             raise too_large
-        PRESSURE.check_body(int(announced) if announced.isdecimal() else 0)
+        PRESSURE.check_body()
+        is_counted_late = self.record.is_limited and self.record.work is None
+        if is_counted_late:
+            WORK.check(cost_of(int(announced) if announced.isdecimal() else 0), sender())
         body = bytearray()
         while True:
             message = await self.receive()
@@ -236,10 +241,12 @@ class Exchange:
             body += message.get("body", b"")
             if len(body) > BODY_BYTES_MAX:
                 raise too_large
-            PRESSURE.check_body(len(body))
+            PRESSURE.check_body()
             if not message.get("more_body", False):
                 break
         self.body_read = True
+        if is_counted_late:
+            self.record.begin_work(len(body))
         return body
 
     async def discard_body(self) -> None:

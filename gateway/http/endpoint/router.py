@@ -11,6 +11,8 @@ from gateway.http.endpoint.exchange import Endpoint
 
 PATH_LENGTH_MAX = 4096
 ANY_METHOD = "*"
+# Scopes of requests for answers and vectors; state, models and keys can be read and changed at any time.
+_LIMITED = frozenset({Scope.INFER, Scope.EMBED})
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -37,6 +39,11 @@ class Route:
     needs_key: bool = False  # any good key, where keys are asked for; for routes without a scope
     errors: frozenset[type[PunaError]] = frozenset()  # beyond those that follow from its scope and body
     other_answers: tuple[tuple[int, type[BaseModel]], ...] = ()  # that are neither errors nor `response`, by status
+
+    @property
+    def is_limited(self) -> bool:
+        """True if its requests are refused while the gateway has too much to do."""
+        return self.body is not None and self.scope in _LIMITED and self.prefix is None
 
     @property
     def prefix(self) -> str | None:

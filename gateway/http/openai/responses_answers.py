@@ -270,6 +270,7 @@ class ResponsesAnswers(Endpoints):
         """POST /v1/responses/input_tokens: rendered and tokenized exactly as an answer would be."""
         body = validated(InputTokensBody, await exchange.json())
         chat, think = count_request(self.service, exchange, body)
+        exchange.record.prepared()
         count = await self.models.count(body.model, chat, think)
         await exchange.respond_json({"object": "response.input_tokens", "input_tokens": count})
 

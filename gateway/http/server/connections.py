@@ -10,12 +10,16 @@ import socket
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import h11
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from gateway.core.dispatch.shedding import RETRY_AFTER_S, Connections
+from gateway.core.dispatch.work_limit import cost_of
+from gateway.http.server.refusals import Refusals
 from gateway.http.server.response_bytes import ResponseBytes
 from gateway.pressure.pressure import PRESSURE
+from gateway.pressure.work import WORK, RequestWork
 
 # Of all header lines together.
 HEADER_BYTES_MAX = 16 * 1024
@@ -25,7 +29,6 @@ _REFUSAL = (
     b"retry-after: %d\r\n\r\n" % RETRY_AFTER_S
 )
 CONNECTIONS = Connections()
-
 
 # From the first byte of a request, or from the connection, to the end of its headers.
 HEAD_S_MAX = 10.0
@@ -54,10 +57,11 @@ CLIENT = "puna.client"
 class ClientConnection:
     """Connection of a request, until it ends: `on_leave` is called once if the connection closes before."""
 
-    __slots__ = ("_cycle", "on_leave")
+    __slots__ = ("_cycle", "on_leave", "work")
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, cycle: RequestResponseCycle, work: RequestWork | None) -> None:
         self._cycle = cycle
+        self.work = work
         self.on_leave: Callable[[], None] | None = None
 
     @property
@@ -78,17 +82,21 @@ class LimitedProtocol(H11Protocol):
     _reader_timer: asyncio.TimerHandle | None = None
     _client: ClientConnection | None = None
     _counted: str | None = None  # the address
+    _address = ""
+    _work: RequestWork | None = None  # of the request whose task is about to begin
+    _unread_bytes = 0  # of the body of a request that was refused from its head
     _is_refused = False
     _lingering: ClassVar[int] = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._application, self.app = self.app, self._serve
+        self._refusals: Refusals = self._application.refusals
 
     def connection_made(self, transport: Any) -> None:
         """Count a new client, which has to send a request in time, or refuse it."""
         peer = transport.get_extra_info("peername")
-        address = str(peer[0]) if isinstance(peer, tuple) else ""
+        address = self._address = str(peer[0]) if isinstance(peer, tuple) else ""
         super().connection_made(transport)
         if not CONNECTIONS.admit(address, PRESSURE):
             self._refuse(_REFUSAL)
@@ -100,7 +108,19 @@ class LimitedProtocol(H11Protocol):
         """Note received bytes: a whole head, or a part of one; those of a refused client are ignored."""
         if self._is_refused:
             return
+        if self._unread_bytes:
+            skipped = min(len(data), self._unread_bytes)
+            self._unread_bytes -= skipped
+            data = data[skipped:]
+        if not data or (not WORK.has_room(1) and self._has_refused(data)):
+            return
+        cycle = self.cycle
         super().data_received(data)
+        if self.cycle is not cycle and not self.cycle.more_body:
+            body_bytes = len(self.cycle.body)
+            # Counted before its task begins, as are those behind it; without room `Exchange` decides.
+            if self.cycle.scope["path"] in self._refusals.dialects and WORK.has_room(cost_of(body_bytes)):
+                self._work = RequestWork(body_bytes)
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if is_answering or self.transport.is_closing():
             self._stop_waiting()
@@ -119,6 +139,28 @@ class LimitedProtocol(H11Protocol):
         cycle.keep_alive = False
         self.transport.write(_ARE_YOU_THERE)
         self.loop.call_later(_FIRST_LOOK_S, self._look_for_client, cycle, _FIRST_LOOK_S)
+        return True
+
+    def _has_refused(self, data: bytes) -> bool:
+        """Refuse the next request before it is parsed, if that can be done."""
+        if self.conn.their_state is not h11.IDLE or self.conn.trailing_data[0] or self.flow.write_paused:
+            return False
+        refusal = self._refusals.refuse(data, self._address)
+        if refusal is None:
+            return False
+        self._stop_waiting()
+        self._unset_keepalive_if_required()
+        self._unread_bytes = refusal.unread_bytes
+        if refusal.closes and refusal.unread_bytes:
+            self._refuse(refusal.response)
+            return True
+        self.transport.write(refusal.response)
+        if refusal.closes:
+            self.transport.close()
+        else:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
         return True
 
     def _look_for_client(self, cycle: RequestResponseCycle, interval_s: float) -> None:
@@ -179,7 +221,8 @@ class LimitedProtocol(H11Protocol):
             self._reader_timer = None
 
     async def _serve(self, scope: Scope, receive: Receive, _send: Send) -> None:
-        client = self._client = ClientConnection(self.cycle)
+        client = self._client = ClientConnection(self.cycle, self._work)
+        self._work = None
         scope["extensions"] = {CLIENT: client}
         try:
             await self._application(scope, receive, ResponseBytes(self, self.loop).send)

@@ -17,7 +17,9 @@ from gateway.http.endpoint.errors import error_answer
 from gateway.http.endpoint.exchange import Endpoint, Exchange
 from gateway.http.endpoint.router import Router, dialect_of
 from gateway.http.server.connections import CLIENT, HEADER_BYTES_MAX, ClientConnection
+from gateway.http.server.refusals import Refusals
 from gateway.keys.authorizer import Authorizer
+from gateway.keys.visits import sender
 
 log = get_logger()
 
@@ -36,6 +38,7 @@ class Edge:
     router: Router
     policy: BrowserPolicy
     authorizer: Authorizer
+    refusals: Refusals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -44,11 +47,15 @@ class Edge:
         path = scope["path"]
         record = RequestRecord(dialect=dialect_of(path), route=OTHER, method=scope["method"])
         record.may_resume = may_resume(scope["headers"])
+        record.work = scope["extensions"][CLIENT].work
         exchange = Exchange(scope=scope, receive=receive, send=send, record=record, request_id=new_request_id())
         with structlog.contextvars.bound_contextvars(request_id=exchange.request_id):
-            self._set_common_headers(exchange)
-            status = await self._serve(exchange)
-            record.finish(status)
+            try:
+                self._set_common_headers(exchange)
+                status = await self._serve(exchange)
+                record.finish(status)
+            finally:
+                record.prepared()
 
     async def _serve(self, exchange: Exchange) -> str:
         """Answer; returns the status for log and metrics."""
@@ -75,6 +82,7 @@ class Edge:
         route, exchange.path_value = self.router.match(exchange.scope["method"], exchange.scope["path"])
         exchange.record.route = route.path
         exchange.record.quiet = route.quiet
+        exchange.record.is_limited = route.is_limited
         if not route.quiet:
             tracing.use_caller(exchange.headers.items())
             exchange.record.begin_trace()
@@ -89,6 +97,8 @@ class Edge:
             act=f"{route.method} {route.path}",
             needs_key=route.needs_key,
         ):
+            if exchange.record.work is not None:
+                exchange.record.work.assign(sender())
             try:
                 reads_body = route.body is not None or route.takes_file
                 await _until_disconnect(route.endpoint, exchange, reads_body=reads_body)

@@ -1,43 +1,141 @@
 """Load shedding by a gateway with too much to do, over real connections."""
 
 import asyncio
+import json
+import re
 import socket
 from collections.abc import Iterator
 
+import grpc
 import httpx
 import pytest
+from grpc import aio
+from prometheus_client import REGISTRY
 
 from common.errors import QueueFull
 from gateway.core.dispatch import shedding
+from gateway.core.dispatch.admission import BUSY_TEXT
+from gateway.core.dispatch.work_limit import BYTES_OF_A_UNIT, LIMIT_MAX
 from gateway.http.server.connections import CONNECTIONS
 from gateway.pressure.pressure import PRESSURE
+from gateway.pressure.work import WORK
+from protos import inference_pb2, inference_pb2_grpc
 from tests.integration.gateway.conftest import Cluster, StartCluster, eventually
 from tests.integration.gateway.scripted import MODEL_NAME, ScriptedRunner
 
 QUESTION = [{"role": "user", "content": "What is Puna?"}]
 BODY = {"model": "demo", "messages": QUESTION, "stream": False}
-LARGE = BODY | {"messages": [{"role": "user", "content": "x" * (shedding.LARGE_BODY_BYTES + 1)}]}
+LARGE = BODY | {"messages": [{"role": "user", "content": "x" * (2 * BYTES_OF_A_UNIT)}]}
+LIMITED = {
+    "/v1/chat/completions": 429, "/v1/completions": 429, "/v1/responses": 429, "/v1/embeddings": 429,
+    "/v1/messages": 529, "/v1/messages/count_tokens": 529,
+    "/api/chat": 503, "/api/generate": 503, "/api/embed": 503,
+}  # fmt: skip
 
 
 @pytest.fixture
-def pressed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The measurements are the test's own."""
-    monkeypatch.setattr(PRESSURE.__class__, "measured", lambda *_, **__: None)
+def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Requests of another tenant are in preparation, and the limit does not move."""
+    monkeypatch.setattr(WORK.__class__, "measured", lambda *_, **__: None)
+    monkeypatch.setattr(WORK.__class__, "rest", lambda *_, **__: None)
+    WORK.limit, WORK.in_progress, WORK.by_tenant["127.0.0.1"] = 4.0, 4, 4
     yield
-    PRESSURE.memory_share, PRESSURE._late_since_s = 0.0, None
+    WORK.limit, WORK.in_progress, WORK.refused = LIMIT_MAX, WORK.in_progress - 4, 0
+    WORK.by_tenant.clear()
 
 
-async def test_large_bodies_are_refused_while_the_loop_is_late(cluster: Cluster, pressed: None) -> None:
-    PRESSURE._late_since_s, PRESSURE._now_s = 1.0, 3.0
-    refused = await cluster.http.post("/v1/chat/completions", json=LARGE)
-    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
-    assert int(refused.headers["retry-after"]) >= 1
+@pytest.mark.parametrize(("path", "status"), LIMITED.items())
+async def test_an_overloaded_gateway_refuses_in_each_dialect(
+    cluster: Cluster, full: None, path: str, status: int
+) -> None:
+    for headers in ({}, {"origin": "http://localhost"}):  # refused from its head, refused after it was parsed
+        refused = await cluster.http.post(path, json=BODY, headers=headers)
+        assert refused.status_code == status
+        assert int(refused.headers["retry-after"]) in {1, 2, 3}
+        assert refused.headers["x-request-id"].startswith("req_")
+        error = refused.json()["error"]
+        if status == 529:
+            assert (error["type"], refused.json()["request_id"]) == ("overloaded_error", refused.headers["request-id"])
+        elif status == 429:
+            assert error["code"] == "queue_full"
+        else:
+            assert error == BUSY_TEXT
+    assert not cluster.runner.requests
+
+
+async def test_an_overloaded_gateway_refuses_over_grpc(cluster: Cluster, full: None) -> None:
+    async with aio.insecure_channel(cluster.gateway.grpc_address) as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        message = inference_pb2.ChatMessage(role="user", content="What is Puna?")
+        with pytest.raises(aio.AioRpcError) as refused:
+            async for _ in stub.Chat(inference_pb2.ChatRequest(model="demo", messages=[message])):
+                pass
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await stub.ListModels(inference_pb2.ListModelsRequest())
+    assert not cluster.runner.requests
+
+
+async def test_metrics_show_limit_work_and_refusals(cluster: Cluster, full: None) -> None:
+    def value(name: str, labels: dict[str, str] | None = None) -> float:
+        return REGISTRY.get_sample_value(name, labels or {}) or 0.0
+
+    labels = {"dialect": "ollama", "route": "/api/chat", "model": "other", "status": "503", "outcome": "queue_full"}
+    names = "puna_gateway_overload_refusals_total", "puna_gateway_requests_total"
+    before = value(names[0]), value(names[1], labels)
+    assert (await cluster.http.post("/api/chat", json=BODY)).status_code == 503
+    assert (value("puna_gateway_work_limit"), value("puna_gateway_work_in_progress")) == (4.0, 4.0)
+    await eventually(lambda: value(names[0]) == before[0] + 1)  # counted once a second
+    assert value(names[1], labels) == before[1] + 1
+
+
+async def test_other_routes_of_an_overloaded_gateway_answer(cluster: Cluster, full: None) -> None:
+    for path in ("/healthz", "/readyz", "/v1/models", "/api/tags", "/puna/v1/nodes"):
+        assert (await cluster.http.get(path)).status_code == 200
+    loaded = await cluster.http.post("/puna/v1/load", json={"model": "demo"})
+    assert loaded.status_code == 200
+
+
+async def test_a_gateway_serves_again_as_soon_as_there_is_room(cluster: Cluster, full: None) -> None:
+    assert (await cluster.http.post("/v1/chat/completions", json=BODY)).status_code == 429
+    WORK.in_progress -= 1
+    assert (await cluster.http.post("/v1/chat/completions", json=LARGE)).status_code == 429
+    assert (await cluster.http.post("/v1/chat/completions", json=BODY)).status_code == 200
+    assert WORK.in_progress == 3
+    WORK.in_progress += 1
+
+
+async def test_a_tenant_without_work_in_progress_gets_its_share(cluster: Cluster, full: None) -> None:
+    WORK.by_tenant["127.0.0.9"] = WORK.by_tenant.pop("127.0.0.1")
     assert (await cluster.http.post("/v1/chat/completions", json=BODY)).status_code == 200
 
 
-async def test_every_body_is_refused_when_memory_is_short(cluster: Cluster, pressed: None) -> None:
+async def test_a_refused_body_that_comes_later_is_not_taken_for_a_request(cluster: Cluster, full: None) -> None:
+    host, _, port = cluster.gateway.http_address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = json.dumps(BODY).encode()
+    head = b"POST /api/chat HTTP/1.1\r\nhost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    writer.write(head)
+    assert (await asyncio.wait_for(_read_response(reader), 60))[0].startswith(b"HTTP/1.1 503")
+    writer.write(body[:10])
+    await writer.drain()
+    writer.write(body[10:] + b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    assert (await asyncio.wait_for(_read_response(reader), 60))[0].startswith(b"HTTP/1.1 200")
+    writer.write(head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + body)
+    head_of_refusal, _ = await asyncio.wait_for(_read_response(reader), 60)
+    assert b"\r\nconnection: close" in head_of_refusal
+    assert await asyncio.wait_for(reader.read(), 60) == b""
+    writer.close()
+
+
+async def _read_response(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    (length,) = re.findall(rb"content-length: (\d+)", head)
+    return head, await reader.readexactly(int(length))
+
+
+async def test_every_body_is_refused_when_memory_is_short(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await cluster.http.get("/healthz")).status_code == 200  # connected while there was room
-    PRESSURE.memory_share = 0.96
+    monkeypatch.setattr(PRESSURE.__class__, "memory_share", property(lambda _: 0.96, lambda *_: None))
     refused = await cluster.http.post("/api/chat", json=BODY)
     assert refused.status_code == 503
     assert int(refused.headers["retry-after"]) >= 1
