@@ -164,6 +164,7 @@ class Inference:
             assert route is not None
         record.model = route.model.name
         self._check_quarantine(request)
+        self.dispatcher.check_room(parse_model_name(route.model.name).key, claim(0).tenant)
         yield await self._prepare(request, route, record, deadline_s)
 
     async def _prepare(

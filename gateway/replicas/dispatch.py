@@ -40,6 +40,8 @@ log = get_logger()
 
 # A scheduler that names a replica which failed here has not noticed yet; it is asked again after a change or this long.
 ASK_AGAIN_S = 1.0
+# Each report of a position wakes a request: many that wait would take more processor time than the answers.
+POSITIONS_S = 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,7 @@ class _ModelQueue:
     waiting: list[_Waiting] = field(default_factory=list)
     drain: DrainRate = field(default_factory=DrainRate)
     shares: Shares = field(default_factory=Shares)
+    reported_s: float = 0.0  # positions, to all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +281,16 @@ class Dispatcher:
         )
         routes.subscribe(self._on_routes)
 
+    def check_room(self, key: str, tenant: str) -> None:
+        """Refuse a request that would find the queue full, before it is prepared.
+
+        Raises:
+            QueueFull: tell the client when to come again.
+        """
+        queue = self._queues.get(key)
+        if queue is not None and queue.waiting:
+            self._check_room(queue, tenant, 0, self._candidates(key))
+
     def acquire_at_once(self, request: SlotRequest) -> Connection | None:
         """Take a free slot if no request waits for one; None: `acquire` it. The caller must `release` it."""
         queue = self._queue(request.key)
@@ -404,7 +417,7 @@ class Dispatcher:
         queue = self._queue(request.key)
         candidates = self._candidates(request.key)
         if not request.was_admitted:
-            self._check_room(queue, request, candidates)
+            self._check_room(queue, request.claim.tenant, request.body_bytes, candidates)
         self._next_number += 1
         waiting = _Waiting(
             number=self._next_number,
@@ -416,16 +429,16 @@ class Dispatcher:
         self._waiting_bytes += request.body_bytes
         return waiting
 
-    def _check_room(self, queue: _ModelQueue, request: SlotRequest, candidates: list[ReplicaCandidate]) -> None:
+    def _check_room(self, queue: _ModelQueue, tenant: str, body_bytes: int, candidates: list[ReplicaCandidate]) -> None:
         retry_s = self._retry_after_s(queue, candidates)
-        check_bytes(waiting=self._waiting_bytes, more=request.body_bytes, retry_after_s=retry_s)
+        check_bytes(waiting=self._waiting_bytes, more=body_bytes, retry_after_s=retry_s)
         elsewhere = sum(len(other.waiting) for other in self._queues.values()) - len(queue.waiting)
         check_room(
             waiting=len(queue.waiting),
             slots_total=sum(candidate.slots_total for candidate in candidates),
             queue_max=self._queue_max - elsewhere,
             retry_after_s=retry_s,
-            of_tenant=_waiting_of_tenant(queue, request.claim.tenant),
+            of_tenant=_waiting_of_tenant(queue, tenant),
         )
 
     def _leave(self, waiting: _Waiting) -> None:
@@ -477,11 +490,15 @@ class Dispatcher:
             self._give(queue, waiting.request)
             waiting.connection = self.pool.take(grant.replica_key, is_suspect=waiting.request.need.is_suspect)
             waiting.wake.set()
+        now_s = self._clock.now_s()
+        is_due = now_s - queue.reported_s >= POSITIONS_S
+        if is_due:
+            queue.reported_s = now_s
         left = [by_number[waiter.number] for waiter in ordered if waiter.number in by_number]
         for position, waiting in enumerate(left, start=1):
             if needs_load(waiting.waiter, candidates):
                 self.loads.start(waiting.request.load_need, keep_alive_ms=waiting.request.keep_alive_ms)
-            else:
+            elif is_due or waiting.progress is None:
                 waiting.tell(Queued(position=position))
 
     def _give(self, queue: _ModelQueue, request: SlotRequest) -> None:

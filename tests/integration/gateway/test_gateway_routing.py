@@ -6,10 +6,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from grpc import aio
 
 from common.errors import QueueFull, RunnerLost, ShuttingDown
-from protos import cluster_pb2, scheduler_pb2
-from tests.integration.gateway.conftest import LOOK_AGAIN_S, WAIT_S, StartCluster, eventually
+from protos import cluster_pb2, inference_pb2, inference_pb2_grpc, scheduler_pb2
+from tests.integration.gateway.conftest import LOOK_AGAIN_S, WAIT_S, Cluster, StartCluster, eventually
 from tests.integration.gateway.scripted import ANSWER, MODEL_NAME, ScriptedRunner
 from tests.waiting import Stopwatch, next_look
 
@@ -57,6 +58,52 @@ async def test_a_client_that_leaves_the_queue_frees_its_place(start_cluster: Sta
         await asyncio.gather(*requests, return_exceptions=True)
         await eventually(lambda: not dispatcher.depths())
         assert len(cluster.runner.requests) == 1
+
+
+async def test_a_request_that_finds_the_queue_full_is_not_rendered(
+    start_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start_cluster(runner=ScriptedRunner(slots=1, before=hang), max_queue=1) as cluster:
+        dispatcher = cluster.gateway.service.inference.dispatcher
+        requests = [asyncio.create_task(cluster.http.post("/api/chat", json=NATIVE)) for _ in range(2)]
+        await eventually(lambda: cluster.runner.busy == 1 and sum(dispatcher.depths().values()) == 1)
+        monkeypatch.setattr("gateway.answers.inference.make_prompt", None)  # a bug, if it were called
+        refused = await cluster.http.post("/v1/chat/completions", json=NATIVE | {"stream": False})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+        for request in requests:
+            request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
+
+
+async def test_a_request_that_waits_hears_of_its_new_position(start_cluster: StartCluster) -> None:
+    free = asyncio.Semaphore(0)
+
+    async def hold(_: ScriptedRunner) -> None:
+        await free.acquire()
+
+    async with start_cluster(runner=ScriptedRunner(slots=1, before=hold)) as cluster:
+        positions: list[list[int]] = [[], [], []]
+        dispatcher = cluster.gateway.service.inference.dispatcher
+        requests = []
+        for seen in positions:
+            requests.append(asyncio.create_task(_ask_over_grpc(cluster, seen)))
+            await eventually(lambda: cluster.runner.busy + sum(dispatcher.depths().values()) == len(requests))
+        await eventually(lambda: positions == [[], [1], [2]])
+        free.release()
+        await eventually(lambda: positions == [[], [1], [2, 1]])
+        free.release()
+        free.release()
+        await asyncio.gather(*requests)
+
+
+async def _ask_over_grpc(cluster: Cluster, positions: list[int]) -> None:
+    """Ask, and note each position in the queue."""
+    async with aio.insecure_channel(cluster.gateway.grpc_address) as channel:
+        message = inference_pb2.ChatMessage(role="user", content="What is Puna?")
+        request = inference_pb2.ChatRequest(model="demo", messages=[message])
+        async for event in inference_pb2_grpc.InferenceStub(channel).Chat(request):
+            if event.WhichOneof("event") == "queued":
+                positions.append(event.queued.position)  # noqa: PERF401  # watched while they come
 
 
 async def test_one_of_several_choices_that_fails_ends_all(start_cluster: StartCluster) -> None:
