@@ -81,7 +81,7 @@ class FakeBackend:
 
     def __init__(self, options: FakeOptions, layout: Layout, stopping: threading.Event) -> None:
         self.slots = layout.slots
-        self.batch_tokens = max(layout.batch_tokens, layout.slots)
+        self.batch_tokens = max(options.batch_tokens or layout.batch_tokens, layout.slots)
         self._options = options
         self._stopping = stopping
         self._held = np.ones(options.held_bytes, np.uint8)  # written, so that the pages are really taken

@@ -22,6 +22,7 @@ class FakeOptions:
     prompt_tokens_per_s: float = 0.0
     tokens_per_s: float = 0.0  # of all slots together
     step_s: float = 0.0
+    batch_tokens: int = 0  # of one step; 0: as the layout says
     load_s: float = 0.0
     load_error: Literal["", "bad_model_file", "insufficient_memory"] = ""  # instead of a loaded model
     trained_context_tokens: int = 4096

@@ -20,7 +20,8 @@ from tests.faults.bars.rig import Rig, running_rig
 from tests.waiting import next_look
 
 STEP_S = 0.02
-FAKE = {"step_s": STEP_S, "prompt_tokens_per_s": 400.0}
+# A slot is free after the step that runs: one of a prompt takes 80 ms at most, as that of a tiny model does.
+FAKE = {"step_s": STEP_S, "prompt_tokens_per_s": 400.0, "batch_tokens": 32}
 AT_ONCE = 4
 FREED_MS_MAX = 250.0
 LEFT_S_MAX = 1.5  # moments of a disconnect, from the request on: the prompt takes about 0.3 s alone
