@@ -17,7 +17,7 @@ PYTEST := $(BIN)/pytest
 SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops attack bench bench-engine bench-placement bench-gateway placement-grid behaviours conformance clients faults soak fuzz audit deps-system clean
+.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops attack bench bench-engine bench-placement bench-gateway bench-overload placement-grid behaviours conformance clients faults soak fuzz audit deps-system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -87,6 +87,9 @@ bench-engine: setup ## measure the runner alone against llama-server (BENCH_OPTI
 
 bench-gateway: setup ## what the gateway adds to a runner's own gRPC, and the tokens that one core relays (about 4 minutes)
 	$(BIN)/python -m bench.gateway $(BENCH_OPTIONS)
+
+bench-overload: setup ## a gateway with up to five times the requests that it has processor time for (2 minutes)
+	$(BIN)/python -m bench.overload $(BENCH_OPTIONS)
 
 bench-placement: setup ## how long placement takes over 1,000 nodes, and an idle control plane
 	$(BIN)/python -m bench.placement

@@ -5,12 +5,9 @@ import asyncio
 import gc
 import json
 import os
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,18 +18,14 @@ os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client")
 import httpx
 from grpc import aio
 
-from bench.engine.processes import TICKS_PER_S, process_cpu_s
-from bench.gateway.canned import RUNNER_ID
+from bench.engine.processes import TICKS_PER_S
 from bench.gateway.clients import GrpcClient, HttpClient, crowd, open_loop
 from bench.gateway.litellm import running_litellm, version_of
 from bench.gateway.llama_router import LlamaClient, running_router
+from bench.gateway.processes import Bench, Cores, own_cores, processor_s, running_gateway
 from bench.gateway.summary import of_peer, of_tls, percentiles, summary
 from bench.gateway.table import table
 from bench.machine import ROOT, describe_commit, describe_machine, load_average
-from bench.servers import wait_until
-from cli.cluster.plan import FreePort
-from common.trust.authority import Authority
-from common.trust.roles import Role, RoleName
 
 # LiteLLM ends a stream that repeats one chunk a hundred times.
 _PEER_TOKENS = 90
@@ -46,37 +39,16 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
-    """Processes of a run."""
-
-    http: str
-    runner: str
-    gateway_pid: int
-    runner_pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cores:
-    """One for each process, as far as there are so many; on two, runner and clients share one."""
-
-    gateway: int
-    runner: int
-    clients: int
-
-
 def main() -> int:
     """Measure, print, write."""
     options = _options()
     load_before = load_average()
-    free = sorted(os.sched_getaffinity(0))
-    cores = Cores(gateway=free[0], runner=free[-1], clients=free[1 % len(free)])
-    os.sched_setaffinity(0, {cores.clients})
+    cores = own_cores()
     gc.disable()  # a pause of the clients is none of the gateway
     with ExitStack() as running:
-        benches = {"gateway": running.enter_context(_running(cores))}
+        benches = {"gateway": running.enter_context(running_gateway(cores))}
         if options.tls:
-            benches["tls"] = running.enter_context(_running(cores, tls=True))
+            benches["tls"] = running.enter_context(running_gateway(cores, tls=True))
         figures = asyncio.run(_measure(benches, options))
     figures["peers"], figures["peers_failed"] = _measure_peers(options, cores)
     figures["summary"]["peers"] = {name: of_peer(peer) for name, peer in figures["peers"].items()}
@@ -132,10 +104,10 @@ async def _measure(benches: dict[str, Bench], options: argparse.Namespace) -> di
         for _ in range(options.rounds):
             entry: dict[str, Any] = {}
             for name, bench, ask in loops:
-                cpu_s, others_s = _cpu_s(bench.gateway_pid), _others_cpu_s(bench)
+                cpu_s, others_s = processor_s(bench.gateway_pid), _others_cpu_s(bench)
                 timed = await open_loop(ask, per_second=options.rate, duration_s=options.seconds, tokens=options.answer)
                 entry[name] = percentiles(timed) | {
-                    "gateway_core_share": round((_cpu_s(bench.gateway_pid) - cpu_s) / options.seconds, 3),
+                    "gateway_core_share": round((processor_s(bench.gateway_pid) - cpu_s) / options.seconds, 3),
                     "runner_and_clients_core_share": round((_others_cpu_s(bench) - others_s) / options.seconds, 3),
                 }
             for name, bench in benches.items():
@@ -196,10 +168,10 @@ async def _measure_peer(
     cpu_s = 0.0
     for name, client in (("direct", upstream), ("proxy", proxy)):
         await open_loop(client.ask, per_second=10, duration_s=2, tokens=options.answer)
-        cpu_s = _cpu_s(pid, alone=True)
+        cpu_s = processor_s(pid, alone=True)
         timed = await open_loop(client.ask, per_second=rate, duration_s=options.seconds, tokens=options.answer)
         figures[name] = percentiles(timed)
-        cpu_s = _cpu_s(pid, alone=True) - cpu_s
+        cpu_s = processor_s(pid, alone=True) - cpu_s
     figures["cpu_ms_per_request"] = round(1000 * cpu_s / (rate * options.seconds), 3)
     figures["relay"] = await _relay(proxy, pid, options.streams[0], min(options.tokens, _PEER_TOKENS), alone=True)
     return figures
@@ -207,9 +179,9 @@ async def _measure_peer(
 
 async def _relay(client: HttpClient, pid: int, streams: int, tokens: int, *, alone: bool = False) -> dict[str, Any]:
     """As many tokens as the gateway can pass on, and what each costs it."""
-    cpu_s = _cpu_s(pid, alone=alone)
+    cpu_s = processor_s(pid, alone=alone)
     outcomes = await crowd(client.ask, streams=streams, tokens=tokens, rate=0)
-    cpu_s = max(_cpu_s(pid, alone=alone) - cpu_s, 1 / TICKS_PER_S)
+    cpu_s = max(processor_s(pid, alone=alone) - cpu_s, 1 / TICKS_PER_S)
     count = sum(one.tokens for one in outcomes.timed)
     return {
         "streams": streams,
@@ -220,67 +192,9 @@ async def _relay(client: HttpClient, pid: int, streams: int, tokens: int, *, alo
     }
 
 
-def _cpu_s(pid: int, *, alone: bool = False) -> float:
-    """Processor time of the gateway and of the workers that render for it; `alone`: without its children."""
-    pids = [pid] if alone else [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-    return sum(map(process_cpu_s, pids))
-
-
 def _others_cpu_s(bench: Bench) -> float:
     """Processor time of the runner and of the clients: near a whole core they are what is slow."""
-    return _cpu_s(bench.runner_pid, alone=True) + _cpu_s(os.getpid(), alone=True)
-
-
-@contextmanager
-def _running(cores: Cores, *, tls: bool = False) -> Iterator[Bench]:
-    """Run the canned cluster, and a gateway in front of it; `tls`: their processes have certificates."""
-    ports = [FreePort().address().rpartition(":")[2] for _ in range(4)]
-    scheduler, runner, http, grpc = ports
-    with tempfile.TemporaryDirectory(prefix="puna-bench-") as directory:
-        trust = _certificates(Path(directory) / "trust") if tls else None
-        log = (Path(directory) / "log").open("wb")
-        canned = subprocess.Popen(
-            ["taskset", "-c", str(cores.runner), sys.executable, "-m", "bench.gateway.canned", scheduler, runner,
-             *(("0", str(trust)) if trust else ())],
-            cwd=ROOT, stdout=log, stderr=log,
-        )  # fmt: skip
-        environment = {
-            "PUNA_HOST": f"127.0.0.1:{http}",
-            "PUNA_GRPC_HOST": f"127.0.0.1:{grpc}",
-            "PUNA_SCHEDULER_ADDRESS": f"127.0.0.1:{scheduler}",
-            **({"PUNA_TRUST": str(trust / "gateway")} if trust else {}),
-        }
-        gateway = subprocess.Popen(
-            ["taskset", "-c", str(cores.gateway), sys.executable, "-m", "gateway"],
-            cwd=ROOT, env=os.environ | environment, stdout=log, stderr=log,
-        )  # fmt: skip
-        try:
-            wait_until(lambda: _has_models(f"http://127.0.0.1:{http}/v1/models"), what="the gateway")
-            yield Bench(
-                http=f"127.0.0.1:{http}",
-                runner=f"127.0.0.1:{runner}",
-                gateway_pid=gateway.pid,
-                runner_pid=canned.pid,
-            )
-        finally:
-            for process in (gateway, canned):
-                process.kill()
-                process.wait()
-            log.close()
-
-
-def _certificates(directory: Path) -> Path:
-    """Make an authority, and the certificates of the bench's processes."""
-    authority = Authority(directory)
-    authority.create()
-    for name in (RoleName(Role.GATEWAY), RoleName(Role.SCHEDULER), RoleName(Role.RUNNER, RUNNER_ID)):
-        authority.issue(name)
-    return directory
-
-
-def _has_models(url: str) -> bool:
-    answer = httpx.get(url, trust_env=False, timeout=5)
-    return answer.status_code == httpx.codes.OK and bool(answer.json()["data"])
+    return processor_s(bench.runner_pid, alone=True) + processor_s(os.getpid(), alone=True)
 
 
 if __name__ == "__main__":
