@@ -125,6 +125,7 @@ class Inference:
                         async with closing(generation.run_on(connection, spent)) as events:
                             async for event in events:
                                 turn.end()
+                                record.prepared()
                                 attempts.delivered = attempts.delivered or isinstance(event, _DELIVERED)
                                 yield event
                     return
@@ -192,9 +193,9 @@ class Inference:
             raise _too_long(error, request, plan, route) from None
         with tracing.begin("render", {"gen_ai.request.model": route.model.name}):
             prompt = await make_prompt(self._prompts, route.model, request)
-        record.prepared()
         output = plan_output(self._prompts.template_text(route.model), request, parser=route.model.parser)
         if (constraint := output.constraint(prompt.end)) is not None:
+            record.prepared()
             try:
                 constraint = await self._constraints.check(constraint)
             except InvalidRequest as error:
@@ -302,6 +303,7 @@ class Inference:
             # Most requests can take a free slot, without a timer.
             connection = None if self._is_other_model(work) else self.dispatcher.acquire_at_once(slot)
             if connection is None:
+                generation.record.prepared()
                 async with closing(self._acquire(slot, generation)) as steps:
                     async for step in steps:
                         if isinstance(step, Connection):
