@@ -22,7 +22,7 @@ from runner.host.processes.zygote import Zygote
 from tests.integration.host.node import environment_of, is_alive, pids_below, runners_of, running_node
 from tests.integration.runner.processes import Answer, collect, greedy
 from tests.running_zygote import running_zygote
-from tests.waiting import until
+from tests.waiting import next_look, until
 
 READY = cluster_pb2.RUNNER_STATE_READY
 DEADLINE_S = 60.0
@@ -272,7 +272,7 @@ async def test_a_start_that_is_given_up_leaves_no_process(zygote: Zygote, dense:
             raise AssertionError("it was given up before")
 
     starting = asyncio.create_task(start())
-    await asyncio.sleep(0)  # it has asked, and waits for the fork
+    await next_look(0)  # it has asked, and waits for the fork
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
     os.kill(zygote.process.pid, signal.SIGCONT)
