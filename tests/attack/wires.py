@@ -27,7 +27,8 @@ NODE_MAY = frozenset({"WatchInventory", "StatBlob", "ReadBlob", "ReadManifest"})
 GATEWAY_MAY = frozenset(
     {
         *("Pull", "Create", "Copy", "Delete", "PutBlob", "ReadHeader", "StatBlob", "ReadBlob", "ReadManifest"),
-        *("Generate", "Multiplex", "Embed", "Rerank", "Tokenize", "Detokenize", "WatchLoad", "GetInfo", "InjectFault"),
+        *("Generate", "Multiplex", "Embed", "Rerank", "Tokenize", "Detokenize", "WatchLoad", "GetInfo"),
+        *("InjectFault", "ForgetStates"),
     }
 )
 FAR_FUTURE_MS = 2**63
