@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.telemetry.logs import get_logger
+from common.trust.sockets import private_umask
 from runner import metrics
 from runner.core.states import messages
 from runner.core.states.blob import DamagedState, StateIndex, read_index, trailer
@@ -54,7 +55,8 @@ class StateLink:
         `forget` lets the engine drop what it holds of a salt; `on_engine` calls something on its thread.
         """
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.bind(path)
+        with private_umask():
+            self._listener.bind(path)
         self._listener.listen(1)
         self._forget = forget
         self._on_engine = on_engine

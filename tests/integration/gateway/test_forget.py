@@ -28,6 +28,7 @@ from runner.sealed_memory import create_memory_file, seal
 from tests.integration.gateway.conftest import Cluster, StartCluster
 from tests.integration.gateway.test_chaos import NODE, SchedulerOfOneNode
 from tests.integration.runner.saved_states import count, open_node
+from tests.openapi_answers import fault_of
 
 PATH = "/puna/v1/states/forget"
 SIZE = 5000
@@ -97,6 +98,8 @@ async def test_everything_of_one_tenant_goes_and_stays_gone(
     answer = await cluster.http.post(PATH, json={"tenant": "ada"})
     assert answer.status_code == 200
     assert answer.json() == {"nodes": [{"node": NODE, "states": 1, "bytes": SIZE, "error": ""}]}
+    document = (await cluster.http.get("/openapi.json")).json()
+    assert fault_of(document, "POST", PATH, 200, answer.headers["content-type"], answer.content) == ""
     assert count(states) == 1
     assert not save(states, ada), "it was copied before the runner obeyed"
     assert save(states, ada, epoch=states.epoch)

@@ -90,7 +90,7 @@ QUERIES = {"GET /puna/v1/explain": "?model=demo"}
 # With these, what is shown is tested where there are nodes with stores, or keys.
 ELSEWHERE = {
     "POST /api/pull", "POST /api/create", "GET /puna/v1/keys", "POST /puna/v1/keys", "GET /puna/v1/keys/{id}",
-    "DELETE /puna/v1/keys/{id}",
+    "DELETE /puna/v1/keys/{id}", "POST /puna/v1/states/forget",
 }  # fmt: skip
 
 
