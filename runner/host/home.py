@@ -39,7 +39,7 @@ class HostHome:
             self._lock = os.open(directory / "host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StartupError(f"cannot use {directory}: {error.strerror}") from error
-        if len(os.fsencode(self.states_socket_path("0" * 12))) > SOCKET_PATH_BYTES_MAX:
+        if len(os.fsencode(self.socket_path("0" * 12))) > SOCKET_PATH_BYTES_MAX:
             raise StartupError(f"{directory} is too long a path for Unix sockets; set PUNA_HOME to a shorter one")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -81,7 +81,7 @@ class HostHome:
 
     def states_socket_path(self, short_name: str) -> Path:
         """Return the Unix socket on which a runner hands over saved states."""
-        return self.run_directory / f"{short_name}-kv.sock"
+        return self.run_directory / f"{short_name}.kv"
 
     def prune_logs(self) -> None:
         """Keep the newest logs of runners; each start adds one."""

@@ -204,9 +204,10 @@ class RunnerSupervisor:
             if placement_id not in noted:
                 log.warning("runner.orphan_killed", placement=placement_id, pid=pid)
                 os.killpg(pid, signal.SIGKILL)
-        for leftover in [*self._home.run_directory.glob("*.sock"), *self._home.run_directory.glob("*.lock")]:
-            if not any(runner.owns(leftover) for runner in self._users.runners.values()):
-                leftover.unlink(missing_ok=True)
+        for kind in ("sock", "kv", "lock"):
+            for leftover in self._home.run_directory.glob(f"*.{kind}"):
+                if not any(runner.owns(leftover) for runner in self._users.runners.values()):
+                    leftover.unlink(missing_ok=True)
 
     async def watch_removals(self, revocations: Revocations) -> None:
         """End what is lent to nodes that are removed from the cluster, or borrowed from them; runs for ever."""
