@@ -109,10 +109,15 @@ for page in [*pages, *(scheme + address + "/metrics" for address in addresses)]:
         print("unread", page, error)
 '
 
+# Functions, not commands: a page may be longer than an argument.
+has_metrics() { echo "$1" | grep -q "^puna_" || { echo "$1" | tail -n 1; return 1; }; }
+unread_pages() { echo "$1" | grep "^unread"; }
+found_in() { echo "$1" | grep -o "$2"; }
+
 check_canary() { # ANSWER, as ASK printed it
-    check "canary: the prompt was answered" sh -c 'echo "$1" | grep -q "^puna_" || { echo "$1" | tail -n 1; exit 1; }' - "$1"
-    check "canary: every metrics page was read" nothing sh -c 'echo "$1" | grep "^unread"' - "$1"
-    check "canary: not in metrics" nothing sh -c 'echo "$1" | grep -o "$2"' - "$1" "$CANARY"
+    check "canary: the prompt was answered" has_metrics "$1"
+    check "canary: every metrics page was read" nothing unread_pages "$1"
+    check "canary: not in metrics" nothing found_in "$1" "$CANARY"
 }
 
 own_listeners() { # PID…: ports that these listen on beyond loopback and that are not in OPEN

@@ -16,6 +16,7 @@ from tests.simulation.cluster.shrink import Shrunk, rule_of, shrink
 
 BRIEF = Plan(seconds=10.0, requests_per_s=1.5, faults_per_s=0.8, poison_share=0.0)
 SEEDS_MAX = 12  # in which a planted bug shows itself
+STEPS_MAX = 4  # of its shortest trace
 
 
 @pytest.mark.timeout(300)
@@ -61,6 +62,17 @@ def found(plan: Plan, rule: str) -> Shrunk:
     raise AssertionError(f"no seed up to {SEEDS_MAX} shows the planted bug")
 
 
+def check_shortest(shortest: Shrunk, rule: str, kinds: set[str]) -> None:
+    """Check that a trace is short, breaks the rule again, and does not without any one of its steps."""
+    scenario = shortest.scenario
+    assert len(scenario.steps) <= STEPS_MAX, shortest.text()
+    assert {step.kind for step in scenario.steps} == kinds, shortest.text()
+    assert rule_of(Episode(scenario).run().violation) == rule
+    for left_out in range(len(scenario.steps)):
+        fewer = scenario.steps[:left_out] + scenario.steps[left_out + 1 :]
+        assert rule_of(Episode(replace(scenario, steps=fewer)).run().violation) != rule, shortest.text()
+
+
 @pytest.mark.timeout(300)
 def test_a_resume_that_drops_a_token_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = converters.generate_request
@@ -70,17 +82,14 @@ def test_a_resume_that_drops_a_token_is_found_and_shrunk(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(converters, "generate_request", dropping)
     shortest = found(replace(BRIEF, faults=("kill_runner",)), "rule 4")
-    kinds = Counter(step.kind for step in shortest.scenario.steps)
-    assert kinds == {"request": 1, "kill_runner": 1}, shortest.text()
-    assert rule_of(Episode(shortest.scenario).run().violation) == "rule 4"
+    check_shortest(shortest, "rule 4", {"request", "kill_runner"})
 
 
 @pytest.mark.timeout(300)
 def test_a_slot_that_stays_taken_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StreamTable, "close", lambda _self, _stream: None)
     shortest = found(replace(BRIEF, faults=("client_leaves",)), "rule 5")
-    kinds = Counter(step.kind for step in shortest.scenario.steps)
-    assert kinds == {"request": 1, "client_leaves": 1}, shortest.text()
+    check_shortest(shortest, "rule 5", {"request", "client_leaves"})
 
 
 # A leader whose commands are held up on their way to the nodes loses the store, too. A runner dies meanwhile: the old
