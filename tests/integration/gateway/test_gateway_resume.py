@@ -37,9 +37,8 @@ async def die(one: ScriptedRunner) -> None:
 deaths: dict[ScriptedRunner, asyncio.Task[None]] = {}
 
 
-@pytest.fixture(autouse=True)
-async def all_deaths_are_over() -> AsyncIterator[None]:
-    yield
+async def end_deaths() -> None:
+    """Wait until the runners that die are dead, and forget them: their tasks end with the event loop of a test."""
     await asyncio.gather(*deaths.values())
     deaths.clear()
 
@@ -57,6 +56,7 @@ async def running(start_cluster: StartCluster, *runners: ScriptedRunner, **setti
     for index, runner in enumerate(runners):
         runner.placement.placement_id = f"placement-{len(runners) - index}"
     async with AsyncExitStack() as stack:
+        stack.push_async_callback(end_deaths)
         cluster = await stack.enter_async_context(start_cluster(runner=runners[0], **settings))
         for runner in runners[1:]:
             await runner.start()

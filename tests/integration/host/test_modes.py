@@ -304,9 +304,9 @@ def test_an_engine_without_rpc_is_named_with_what_to_do(
     from runner.engine.bindings import ggml
 
     monkeypatch.setattr(ggml, "rpc_add_server", None)
-    assert probe.run(argparse.Namespace(rpc=[], check="")) == 0
+    assert probe.run(argparse.Namespace(rpc=[], check="", hold="")) == 0
     assert "built without GGML_RPC" in capsys.readouterr().err
-    assert probe.run(argparse.Namespace(rpc=["127.0.0.1:1"], check="")) == 1
+    assert probe.run(argparse.Namespace(rpc=["127.0.0.1:1"], check="", hold="")) == 1
     assert "run make setup" in capsys.readouterr().err
 
 
