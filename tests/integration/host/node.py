@@ -175,7 +175,8 @@ async def running_node(
     """
     home = directory / "h"
     discovery_address = f"127.0.0.1:{free_port()}"  # a test may start it again there
-    own, certified = {"PUNA_DISCOVERY_LISTEN": discovery_address}, {}
+    # A home of its own: the list of removed nodes in it outlives a test.
+    own, certified = {"PUNA_DISCOVERY_LISTEN": discovery_address, "PUNA_HOME": str(directory / "d")}, {}
     if trust is not None:
         own["PUNA_TRUST"], certified["PUNA_TRUST"] = str(trust.directory("discovery")), str(trust.directory("node/a"))
     discovery = await Service.start("discovery", environment=own)
