@@ -1,7 +1,7 @@
 """Limit of the requests that a gateway prepares at once. Pure: measurements come in.
 
 A gateway that gets more requests than it has processor time for would delay all of them. It refuses those that do not
-fit, before it reads their bodies; the others are as quick as ever. A request counts from the end of its body until the
+fit, before it reads their bodies. A request counts from the end of its body until the
 first event of its runner, or until it waits for a slot: a slow client, a queue or a long answer take little time.
 
 Source: the gradient limit of Netflix' concurrency-limits (the limit follows target lag / measured lag, at most halved
