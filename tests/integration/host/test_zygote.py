@@ -222,7 +222,7 @@ async def test_a_stream_outlives_the_zygote_and_the_next_one_forks(zygote: Zygot
         assert zygote.process.pid != killed.pid
         async with serving(dense, tmp_path / "c") as after:
             assert after.process.is_fork
-        assert await served.exit_code(signal.SIGKILL) is None  # noticed, though nobody can say how
+        assert await served.exit_code(signal.SIGKILL) is None  # noticed, though the exit code is lost
 
 
 async def test_a_zygote_that_does_not_run_is_replaced_and_its_request_never_carried_out(

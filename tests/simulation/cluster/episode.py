@@ -45,7 +45,7 @@ class Asked:
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     done: Done | None = None
-    outcome: str = ""  # "done", the reason of an error, or why nobody waits any more
+    outcome: str = ""  # "done", the reason of an error, or the reason why it was given up
     task: asyncio.Task[Any] | None = None
 
 
