@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from grpc import aio
@@ -186,7 +186,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         ),
     ]
     try:
-        await asyncio.gather(_first_listing(devices, finding), _first_scan(models))
+        await _until(_first_listing(devices, finding), _first_scan(models), unless=tasks)
         await server.start()
         registrations = Registrations(settings.discovery_address, identity, snapshot, changes, revocations)
         reporting = asyncio.create_task(registrations.run())
@@ -202,7 +202,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
             reporting,
             knowing,
         ]
-        await _until(stop, reporting, knowing)
+        await _until(stop.wait(), unless=tasks)
     finally:
         await pulls.close()
         await supervisor.close()
@@ -226,22 +226,25 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _until(stop: asyncio.Event, reporting: asyncio.Task[None], knowing: asyncio.Task[None]) -> None:
-    """Wait for the signal; being replaced by a newer host of the same node ends this one, too, and so does a bug."""
-    stopped = asyncio.create_task(stop.wait())
-    waited: set[asyncio.Task[Any]] = {stopped, reporting, knowing}
+async def _until(*awaited: Coroutine[Any, Any, Any], unless: Iterable[asyncio.Task[None]]) -> None:
+    """Wait for all of them, or raise what ended one of the other tasks before: a bug of it.
+
+    Raises:
+        StartupError: a newer host of this node took its place.
+    """
+    missing: set[asyncio.Task[Any]] = {asyncio.create_task(one) for one in awaited}
+    others = set(unless)
     try:
-        while not (stopped.done() or reporting.done()):
-            done, waited = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if knowing in done:
-                knowing.result()
+        while missing:
+            done, _ = await asyncio.wait(missing | others, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            missing, others = missing - done, others - done
+    except PlacementMismatch as error:
+        raise StartupError(error.message) from error
     finally:
-        stopped.cancel()
-    if reporting.done():
-        try:
-            reporting.result()
-        except PlacementMismatch as error:
-            raise StartupError(error.message) from error
+        for task in missing:
+            task.cancel()
 
 
 def _snapshot(

@@ -249,12 +249,15 @@ class Devices:
         self._figures.read_ram(self._table.entries)
 
     async def start(self) -> None:
-        """List the devices, and wait for their tests, but not for one that hangs: it is not used before it passes."""
-        self._first = asyncio.create_task(self.probe())
-        await self._listed.wait()
+        """List the devices, and wait for their tests, but not for one that hangs: it is not used before it passes.
+
+        An exception of the first listing is raised here.
+        """
+        first = self._first = asyncio.create_task(self.probe())
+        await _reached(self._listed, first)
         try:
             async with asyncio.timeout(FIRST_CHECK_WAIT_S):
-                await self._tested.wait()
+                await _reached(self._tested, first)
         except TimeoutError:
             log.warning("devices.tests_continue", after_s=FIRST_CHECK_WAIT_S)
 
@@ -484,3 +487,14 @@ class Devices:
     def _report_if_moved(self) -> None:
         if self._reported.has_moved(self._table.shown):
             self._report()
+
+
+async def _reached(event: asyncio.Event, setter: asyncio.Task[None]) -> None:
+    """Wait for an event, or raise what ended the task that was to set it."""
+    waiting = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait({waiting, setter}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+    if not event.is_set():
+        setter.result()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from common.clock import SystemClock
+from common.errors import InternalError
 from protos import cluster_pb2
 from runner.core.devices.device_settings import DeviceSettings
 from runner.core.host.environment import HIDING
@@ -120,6 +121,13 @@ async def test_a_build_that_crashes_without_any_card_leaves_its_last_words(
     assert (cpu.check_exit_code, cpu.check_last_line) == (-6, "no kernel image")
     assert cpu.free_bytes > 0  # RAM is known without the engine
     assert table.free_bytes() == {}
+
+
+async def test_a_system_that_starts_no_process_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "runner_command", lambda *_: ["/nonexistent/python"])
+    async with asyncio.timeout(20):
+        with pytest.raises(InternalError, match="cannot start a runner"):
+            await Devices(SystemClock()).start()
 
 
 async def test_a_probe_that_hangs_is_killed_with_everything_it_started(
