@@ -40,6 +40,8 @@ class ScriptedCall:
                 while not self.outgoing.empty():
                     events.append(self.outgoing.get_nowait())
                 yield runner_pb2.StepEvents(events=events)
+                for _ in events:
+                    self.outgoing.task_done()
         finally:
             running = [reader, *self.tasks.values()]
             for task in running:
@@ -66,6 +68,7 @@ class ScriptedCall:
                     await self.given.wait_for(lambda: self.credit[number] > 0)
                 self.credit[number] -= max(1, len(event.tokens.tokens))
                 self.outgoing.put_nowait(runner_pb2.SequenceEvent(sequence=number, event=event))
+                await self.outgoing.join()  # written: a runner that dies after a piece has sent it
         except Exception as error:  # noqa: BLE001  # the edge of one sequence
             failure = to_bytes(domain_error(error, "Multiplex"))
             self.outgoing.put_nowait(runner_pb2.SequenceEvent(sequence=number, error=failure))

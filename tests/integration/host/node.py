@@ -54,15 +54,18 @@ class Service:
 
     async def event(self, name: str, *, deadline_s: float = START_DEADLINE_S) -> dict[str, Any]:
         """Wait until an event of this name is logged; return the first one."""
-        async with asyncio.timeout(deadline_s):
-            while True:
-                for event in self.events:
-                    if event.get("event") == name:
-                        return event
-                if self.process.returncode is not None:
-                    raise AssertionError(f"ended with {self.process.returncode}: {self.plain} {self.events}")
-                self._news.clear()
-                await self._news.wait()
+        try:
+            async with asyncio.timeout(deadline_s):
+                while True:
+                    for event in self.events:
+                        if event.get("event") == name:
+                            return event
+                    if self.process.returncode is not None:
+                        raise AssertionError(f"ended with {self.process.returncode}: {self.plain} {self.events}")
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(f"no {name} within {deadline_s} s: {self.plain} {self.events}") from None
 
     async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and wait for the end."""
