@@ -110,7 +110,7 @@ REPLACED: Mapping[str, tuple[str, ...]] = {"PUNA_INSECURE": ("PUNA_PLAINTEXT", "
 class PunaSettings(BaseSettings):
     """Settings of every process. Subclasses add fields; the environment name is PUNA_ + the field's name."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     debug: bool = False
     """More log events."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cli.settings import CliSettings
+from common.effective_settings import setting_texts
 from common.ollama_environment import EQUIVALENTS
 from common.ollama_environment import PREFIX as OLLAMA
 from common.settings import PREFIX, PunaSettings
@@ -59,17 +60,18 @@ def rows(kind: type[PunaSettings]) -> Iterator[Row]:
     Raises:
         ValueError: a setting has no docstring.
     """
+    texts = setting_texts(kind)
     for field, info in kind.model_fields.items():
         if kind is not PunaSettings and field in PunaSettings.model_fields:
             continue
-        if not info.description:
+        if field not in texts:
             raise ValueError(f"{kind.__name__}.{field} has no docstring")
         theirs = EQUIVALENTS.get(field.upper())
         yield Row(
             name=PREFIX + field.upper(),
             default=_default(info.get_default(call_default_factory=True)),
             ollama=OLLAMA + theirs[0] if theirs else "",
-            text=" ".join(info.description.split()),
+            text=texts[field],
         )
 
 
