@@ -19,7 +19,7 @@ from discovery.registry import SILENCE_S_MAX
 from discovery.servicer import FIGURES_INTERVAL_S, INVENTORY_INTERVAL_S_MIN
 from protos import cluster_pb2, discovery_pb2, discovery_pb2_grpc
 from tests.cluster import metric_sum
-from tests.integration.host.node import Service
+from tests.integration.host.node import Service, start_discovery
 from tests.ports import free_port
 from tests.trust import Cluster as Certificates
 from tests.trust import acting_as
@@ -30,8 +30,8 @@ Inventory = discovery_pb2.Inventory
 
 
 @pytest.fixture
-async def discovery() -> AsyncIterator[Service]:
-    running = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": "127.0.0.1:0"})
+async def discovery(tmp_path: Path) -> AsyncIterator[Service]:
+    running = await start_discovery(tmp_path)
     try:
         yield running
     finally:
@@ -252,23 +252,23 @@ async def test_figures_that_only_age_are_told_seldom_and_the_newest_of_them_with
     await host.vanish()
 
 
-async def test_the_client_follows_discovery_through_a_restart() -> None:
+async def test_the_client_follows_discovery_through_a_restart(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
-    first = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": address})
+    first = await start_discovery(tmp_path, address)
     await first.event("discovery.ready")
     watcher = Watcher(address)
     await watcher.until()
     await first.end()
     again = asyncio.create_task(watcher.until())
-    second = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": address})
+    second = await start_discovery(tmp_path, address)
     assert (await again).uptime_ms < 60_000
     assert watcher.connections == [True, False, True]
     await watcher.close()
     await second.end()
 
 
-async def test_a_taken_port_is_one_line_and_status_1(address: str) -> None:
-    second = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": address})
+async def test_a_taken_port_is_one_line_and_status_1(address: str, tmp_path: Path) -> None:
+    second = await start_discovery(tmp_path, address)
     assert await second.process.wait() == 1
     await second.end()
     assert second.plain == [f"puna discovery: {address} is already in use"]
@@ -309,9 +309,7 @@ async def test_a_start_in_the_future_takes_no_node_over_and_keeps_none(address: 
 async def test_a_node_registers_under_the_name_of_its_certificate_alone(tmp_path: Path) -> None:
     cluster = Certificates(tmp_path)
     trust = str(cluster.directory("discovery"))
-    running = await Service.start(
-        "discovery", environment={"PUNA_DISCOVERY_LISTEN": "127.0.0.1:0", "PUNA_TRUST": trust}
-    )
+    running = await start_discovery(tmp_path, PUNA_TRUST=trust)
     try:
         address = (await running.event("discovery.ready"))["address"]
         with acting_as(cluster.identity("node/b")):

@@ -3,17 +3,18 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 from common.model_details import KeptDetails
 from discovery.client import watch_changes
-from tests.integration.host.node import Service
+from tests.integration.host.node import start_discovery
 from tests.waiting import Stopwatch, until
 
 NOTICED_S_MAX = 4.0  # 2.5 on an idle machine
 
 
-async def test_a_watcher_knows_within_seconds_and_goes_on_when_it_wakes() -> None:
-    discovery = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": "127.0.0.1:0"})
+async def test_a_watcher_knows_within_seconds_and_goes_on_when_it_wakes(tmp_path: Path) -> None:
+    discovery = await start_discovery(tmp_path)
     address = (await discovery.event("discovery.ready"))["address"]
     connections: list[bool] = []
 

@@ -25,7 +25,7 @@ from common.trust.roles import parse_role
 from common.trust.tokens import JoinTokens, Token
 from protos import authority_pb2, authority_pb2_grpc, discovery_pb2, discovery_pb2_grpc
 from tests.integration.cli.place import run_puna
-from tests.integration.host.node import Service
+from tests.integration.host.node import Service, start_discovery
 from tests.ports import free_port
 from tests.trust import acting_as
 from tests.waiting import until
@@ -67,10 +67,9 @@ async def first(tmp_path: Path) -> AsyncIterator[First]:
     environment = {
         "PUNA_TRUST": str(made.authority.issue(DISCOVERY)),
         "PUNA_AUTHORITY": str(made.authority.directory),
-        "PUNA_DISCOVERY_LISTEN": made.address,
         "PUNA_JOIN_LISTEN": join_address(made.address),
     }
-    made.process = await Service.start("discovery", environment=environment)
+    made.process = await start_discovery(tmp_path / "home", made.address, **environment)
     try:
         await made.process.event("discovery.ready")
         yield made
@@ -303,8 +302,8 @@ async def test_strangers_reach_nothing_else_and_send_little(first: First) -> Non
         assert await stub.Join(large).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_without_an_authority_there_is_no_listener_for_machines_that_join() -> None:
-    process = await Service.start("discovery", environment={"PUNA_JOIN_LISTEN": "127.0.0.1:0"})
+async def test_without_an_authority_there_is_no_listener_for_machines_that_join(tmp_path: Path) -> None:
+    process = await start_discovery(tmp_path, PUNA_JOIN_LISTEN="127.0.0.1:0")
     assert await process.process.wait() == 1
     assert await process.end() == 1
     assert process.plain == [

@@ -162,6 +162,12 @@ def runners_of(inventory: Inventory) -> list[cluster_pb2.RunnerRecord]:
     return [runner for node in inventory.nodes for runner in node.runners]
 
 
+async def start_discovery(home: Path, listen: str = "127.0.0.1:0", **environment: str) -> Service:
+    """A discovery process; not yet ready. The list of removed nodes in its home outlives it."""
+    given = {"PUNA_HOME": str(home), "PUNA_DISCOVERY_LISTEN": listen, **environment}
+    return await Service.start("discovery", environment=given)
+
+
 async def start_host(environment: dict[str, str]) -> Service:
     """A host process; not yet ready."""
     module = "tests.integration.host.fake_host" if SCENARIO in environment else "runner"
@@ -178,11 +184,10 @@ async def running_node(
     """
     home = directory / "h"
     discovery_address = f"127.0.0.1:{free_port()}"  # a test may start it again there
-    # A home of its own: the list of removed nodes in it outlives a test.
-    own, certified = {"PUNA_DISCOVERY_LISTEN": discovery_address, "PUNA_HOME": str(directory / "d")}, {}
+    own, certified = {}, {}
     if trust is not None:
         own["PUNA_TRUST"], certified["PUNA_TRUST"] = str(trust.directory("discovery")), str(trust.directory("node/a"))
-    discovery = await Service.start("discovery", environment=own)
+    discovery = await start_discovery(directory / "d", discovery_address, **own)
     await discovery.event("discovery.ready")
     given = {
         "PUNA_HOME": str(home),

@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import StaleFence
 from protos import cluster_pb2, host_pb2
-from tests.integration.host.node import Node, Service, is_alive, pids_below, runners_of
+from tests.integration.host.node import Node, Service, is_alive, pids_below, runners_of, start_discovery
 from tests.waiting import Stopwatch
 
 READY = cluster_pb2.RUNNER_STATE_READY
@@ -99,11 +99,12 @@ async def test_a_second_host_in_the_same_directory_says_so_in_one_line(node: Nod
     assert f"another host already runs in {node.home}" in line
 
 
-async def test_a_node_leaves_the_inventory_with_its_host_and_comes_back_with_discovery(node: Node) -> None:
+async def test_a_node_leaves_the_inventory_with_its_host_and_comes_back_with_discovery(
+    node: Node, tmp_path: Path
+) -> None:
     await node.inventory(lambda inventory: bool(inventory.nodes))
     await node.discovery.end()
-    port = node.discovery_address.rpartition(":")[2]
-    node.discovery = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": f"127.0.0.1:{port}"})
+    node.discovery = await start_discovery(tmp_path / "d", node.discovery_address)
     found = await node.inventory(lambda inventory: bool(inventory.nodes))
     assert found.nodes[0].models[0].name == "dense:latest"
     watch = Stopwatch()

@@ -6,7 +6,7 @@ import pytest
 
 from discovery.client import watch_inventory
 from protos import discovery_pb2
-from tests.integration.host.node import Service, start_host
+from tests.integration.host.node import start_discovery, start_host
 from tests.ports import free_port
 from tests.waiting import until
 
@@ -29,7 +29,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def test_a_host_registers_with_every_discovery_and_again_with_one_that_returns(short: Path) -> None:
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-    one, two = [await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": listen}) for listen in addresses]
+    one, two = [await start_discovery(short / str(number), listen) for number, listen in enumerate(addresses)]
     for service in (one, two):
         await service.event("discovery.ready")
     host = await start_host(
@@ -47,7 +47,7 @@ async def test_a_host_registers_with_every_discovery_and_again_with_one_that_ret
         await one.process.wait()
         await until(lambda: any(event.get("event") == "discovery.lost" for event in host.events), what="the loss")
         await _sees(",".join(addresses), "a")
-        one = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": addresses[0]})
+        one = await start_discovery(short / "0", addresses[0])
         await _sees(addresses[0], "a")
         assert host.process.returncode is None
     finally:
