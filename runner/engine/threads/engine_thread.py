@@ -6,8 +6,10 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from runner.engine.contract.engine import EngineListener
+if TYPE_CHECKING:  # the contract needs numpy, and a host, which knows the thread by its name, does not
+    from runner.engine.contract.engine import EngineListener
 
 ENGINE_THREAD = "engine"
 _SET_NAME = 15  # of prctl
@@ -20,7 +22,7 @@ class EngineThread:
         """Not started."""
         self._thread: threading.Thread | None = None
 
-    def start(self, run: Callable[[EngineListener], None], listener: EngineListener) -> None:
+    def start(self, run: "Callable[[EngineListener], None]", listener: "EngineListener") -> None:
         """Run the engine in it, which notifies the listener."""
         self._thread = threading.Thread(
             # Context variables do not cross threads by themselves, and the log's fields are in them.
