@@ -20,11 +20,12 @@ class RegistryTransport(httpx.AsyncBaseTransport):
 
     def __init__(self, *, connect_timeout_s: float) -> None:
         self._connect_timeout_s = connect_timeout_s
-        self._direct = httpx.AsyncHTTPTransport()
+        context = httpx.create_ssl_context()  # 30 ms: one for all
+        self._direct = httpx.AsyncHTTPTransport(verify=context)
         # A pool knows the address of a connection, not the name that its certificate was checked for: none is reused.
-        self._pinned = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=0))
+        self._pinned = httpx.AsyncHTTPTransport(verify=context, limits=httpx.Limits(max_keepalive_connections=0))
         self._proxies = {
-            scheme: httpx.AsyncHTTPTransport(proxy=address if "://" in address else f"http://{address}")
+            scheme: httpx.AsyncHTTPTransport(verify=context, proxy=address if "://" in address else f"http://{address}")
             for scheme, address in getproxies_environment().items()
             if scheme in ("http", "https", "all")
         }

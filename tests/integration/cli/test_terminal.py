@@ -8,17 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import Cluster, start_cluster, trained_answers
+from tests.cluster import Cluster, trained_answers
 from tests.integration.cli.terminal import ANSWERED_WITHIN_S, CTRL_C, CTRL_D, Terminal
 
 QUESTION = "What is Puna?"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = start_cluster(tmp_path_factory.mktemp("terminal") / "home")
-    yield cluster
-    cluster.stop()
 
 
 @pytest.fixture
