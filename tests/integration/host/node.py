@@ -1,6 +1,7 @@
 """A real discovery and a real host in processes of their own, driven through their clients."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from common.errors import InvalidRequest
 from discovery.client import watch_inventory
 from protos import cluster_pb2, discovery_pb2, host_pb2
 from runner.host.client import HostClient
@@ -101,6 +103,7 @@ class Node:
     address: str = ""
     client: HostClient = field(default_factory=lambda: HostClient("node"))
     fence: host_pb2.Fence = field(default_factory=lambda: host_pb2.Fence(number=10, leader_id="leader"))
+    _requests: list[host_pb2.StartRequest] = field(default_factory=list)
 
     @property
     def runner_files(self) -> Path:
@@ -138,7 +141,9 @@ class Node:
         model = await self.model(name)
         placement = cluster_pb2.PlacementRef(placement_id=str(uuid.uuid4()), generation=1)
         parts = {"placement": placement, "model_name": name, "model_digest": model.digest, "layout": SMALL, **changes}
-        return host_pb2.StartRequest(fence=self.fence, **parts)
+        request = host_pb2.StartRequest(fence=self.fence, **parts)
+        self._requests.append(request)
+        return request
 
     async def run(self, request: host_pb2.StartRequest) -> cluster_pb2.RunnerRecord:
         """Execute a Start to its end; the last record."""
@@ -151,6 +156,16 @@ class Node:
             self.address,
             host_pb2.StopRequest(fence=self.fence, placement=request.placement, drain_ms=drain_ms),
         )
+
+    async def clear(self) -> None:
+        """Stop what was started; a failed runner stays in the inventory for a while."""
+        for request in self._requests:
+            if request.placement.placement_id and request.HasField("fence"):
+                with contextlib.suppress(InvalidRequest):
+                    await self.stop(request)
+        self._requests.clear()
+        failed = cluster_pb2.RUNNER_STATE_ERROR
+        await self.inventory(lambda seen: all(one.status.state == failed for one in runners_of(seen)))
 
 
 def _models(inventory: Inventory) -> list[cluster_pb2.Model]:

@@ -2,16 +2,20 @@
 
 import asyncio
 import os
+import re
 import signal
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from common.errors import BadModelFile, DeviceMemoryExhausted, InvalidRequest, ModelNotFound, PlacementMismatch
 from protos import cluster_pb2, host_pb2
 from tests.integration.host.node import (
     SMALL,
+    Inventory,
     Node,
     environment_of,
     is_alive,
@@ -22,8 +26,34 @@ from tests.integration.host.node import (
 from tests.waiting import Stopwatch, until
 from tools.model_zoo import build, damage
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 READY = cluster_pb2.RUNNER_STATE_READY
 ERROR = cluster_pb2.RUNNER_STATE_ERROR
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_node(tmp_path_factory: pytest.TempPathFactory, models_directory: Path) -> AsyncIterator[Node]:
+    async with running_node(tmp_path_factory.mktemp("n"), models_directory) as node:
+        yield node
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def node(shared_node: Node) -> AsyncIterator[Node]:
+    """A node without runners."""
+    yield shared_node
+    await shared_node.clear()
+
+
+def state_of(inventory: Inventory, record: cluster_pb2.RunnerRecord) -> cluster_pb2.RunnerStatus | None:
+    """Return the status of a runner that the inventory shows."""
+    found = (one for one in runners_of(inventory) if one.placement.placement_id == record.placement.placement_id)
+    return next((one.status for one in found), None)
+
+
+def is_in(record: cluster_pb2.RunnerRecord, state: int) -> Callable[[Inventory], bool]:
+    """Return a condition that an inventory meets once the runner has the state."""
+    return lambda inventory: (status := state_of(inventory, record)) is not None and status.state == state
 
 
 @pytest.mark.behaviour("B-80", "B-81")
@@ -77,6 +107,7 @@ async def test_another_layout_under_the_same_generation_is_refused_and_a_new_gen
     with pytest.raises(PlacementMismatch):
         await node.stop(request)
     assert is_alive(second.pid)
+    request.placement.generation = 2
 
 
 @pytest.mark.behaviour("B-84")
@@ -90,15 +121,14 @@ async def test_a_caller_that_leaves_does_not_end_the_load(node: Node) -> None:
 
 async def test_a_killed_runner_is_reported_with_its_signal_within_half_a_second(node: Node) -> None:
     record = await node.run(await node.start_request())
-    waiting = asyncio.create_task(
-        node.inventory(lambda inventory: any(r.status.state == ERROR for r in runners_of(inventory)))
-    )
-    await node.inventory(lambda inventory: bool(runners_of(inventory)))
+    waiting = asyncio.create_task(node.inventory(is_in(record, ERROR)))
+    await node.inventory(is_in(record, READY))
     watch = Stopwatch()
     os.kill(record.pid, signal.SIGKILL)
-    found = await waiting
+    status = state_of(await waiting, record)
     took_s = watch.wall_s
-    error = runners_of(found)[0].status.error
+    assert status is not None
+    error = status.error
     assert error.exit_code == -signal.SIGKILL
     assert error.reason == "runner_lost"
     assert "SIGKILL" in error.message
@@ -110,12 +140,12 @@ async def test_a_runner_that_hangs_is_shown_as_such_and_killed(node: Node) -> No
     record = await node.run(await node.start_request())
     os.kill(record.pid, signal.SIGSTOP)
     watch = Stopwatch()
-    silent = cluster_pb2.RUNNER_STATE_NOT_RESPONDING
-    await node.inventory(lambda inventory: any(r.status.state == silent for r in runners_of(inventory)))
+    await node.inventory(is_in(record, cluster_pb2.RUNNER_STATE_NOT_RESPONDING))
     shown_s = watch.wall_s
-    found = await node.inventory(lambda inventory: any(r.status.state == ERROR for r in runners_of(inventory)))
+    status = state_of(await node.inventory(is_in(record, ERROR)), record)
     killed_s = watch.wall_s
-    assert "did not answer" in runners_of(found)[0].status.error.message
+    assert status is not None
+    assert "did not answer" in status.error.message
     await until(lambda: not is_alive(record.pid), what="it is killed")
     watch.assert_within(6, "it is shown", took_s=shown_s)
     watch.assert_within(15, "it is killed", took_s=killed_s)
@@ -186,15 +216,22 @@ async def test_measured_memory_is_what_the_loaded_runner_reports(node: Node) -> 
 
 async def test_a_measurement_is_remembered(node: Node) -> None:
     digest = (await node.model("dense:latest")).digest
-    first = await node.client.measure(node.address, model_digest=digest, layout=SMALL)
-    same = cluster_pb2.Layout()
-    same.CopyFrom(SMALL)
-    same.threads = 7  # changes no byte
-    assert await node.client.measure(node.address, model_digest=digest, layout=same) == first
+    layout = cluster_pb2.Layout()
+    layout.CopyFrom(SMALL)
+    layout.context_tokens = 256  # as in no other test
+    before = await measures(node)
+    first = await node.client.measure(node.address, model_digest=digest, layout=layout)
+    layout.threads = 7  # changes no byte
+    assert await node.client.measure(node.address, model_digest=digest, layout=layout) == first
+    after = await measures(node)
+    assert {source: after[source] - before.get(source, 0) for source in after} == {"engine": 1, "cache": 1}
+
+
+async def measures(node: Node) -> dict[str, float]:
+    """Return how many measurements came from each source."""
     async with httpx.AsyncClient(timeout=60) as client:
         page = (await client.get(f"http://{(await node.host.event('host.ready'))['metrics_address']}/metrics")).text
-    counted = {line for line in page.splitlines() if line.startswith("puna_host_measures_total{")}
-    assert counted == {f'puna_host_measures_total{{source="{source}"}} 1.0' for source in ("engine", "cache")}
+    return {source: float(count) for source, count in re.findall(r'measures_total{source="(.+)"} (.+)', page)}
 
 
 async def test_an_impossible_layout_is_refused_by_measure(node: Node) -> None:
