@@ -1,12 +1,14 @@
 """Two nodes that lend to each other, commanded as the scheduler does."""
 
+import contextlib
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from common.errors import PlacementMismatch
 from protos import cluster_pb2, host_pb2
 from tests.integration.host.node import SMALL, Node, running_node
 
@@ -17,6 +19,7 @@ class Pair:
 
     head: Node
     lender: Node
+    _leases: list[cluster_pb2.PlacementRef] = field(default_factory=list)
 
     async def certificate(self, node: Node) -> bytes:
         """As the inventory shows it."""
@@ -38,6 +41,7 @@ class Pair:
 
     async def lend(self, placement: cluster_pb2.PlacementRef, **changes: Any) -> host_pb2.Peer:
         """Have the lender lend; what the head needs to know about it."""
+        self._leases.append(placement)
         response = await self.lender.client.lend(self.lender.address, await self.lend_request(placement, **changes))
         return host_pb2.Peer(
             node_id="lender",
@@ -46,6 +50,15 @@ class Pair:
             certificate=response.certificate,
             devices=response.devices,
         )
+
+    async def clear(self) -> None:
+        """Stop what was started and take back what was lent."""
+        await self.head.clear()
+        for placement in self._leases:
+            with contextlib.suppress(PlacementMismatch):  # a newer generation was lent
+                request = host_pb2.StopRequest(fence=self.lender.fence, placement=placement)
+                await self.lender.client.stop(self.lender.address, request)
+        self._leases.clear()
 
 
 def new_placement() -> cluster_pb2.PlacementRef:

@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from common.errors import DeviceMemoryExhausted, ModelUnavailable, NotSupported, PlacementMismatch, StaleFence
 from common.grpc.client import open_channel
 from protos import cluster_pb2, discovery_pb2, discovery_pb2_grpc, host_pb2
 from runner.client import RunnerClient
 from tests.integration.host.lending_nodes import Pair, new_placement, over_both, running_pair
-from tests.integration.host.node import Inventory, Node, is_alive, pids_below, runners_of
+from tests.integration.host.node import Inventory, Node, is_alive, pids_below, runners_of, running_node
 from tests.integration.runner.processes import collect, greedy
 from tests.limited_device import limited_device
 from tests.waiting import until
@@ -22,11 +23,22 @@ PROMPT = "The quick brown fox"
 SERVING = (cluster_pb2.RUNNER_STATE_READY, cluster_pb2.RUNNER_STATE_NO_SLOTS)
 
 
-@pytest.fixture
-async def pair(tmp_path: Path, models_directory: Path) -> AsyncIterator[Pair]:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_pair(tmp_path_factory: pytest.TempPathFactory, models_directory: Path) -> AsyncIterator[Pair]:
     """Both hosts with the model "dense:latest"."""
-    async with running_pair(tmp_path, models_directory) as pair:
+    async with running_pair(tmp_path_factory.mktemp("p"), models_directory) as pair:
         yield pair
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def pair(shared_pair: Pair) -> AsyncIterator[Pair]:
+    """Nothing is started or lent there."""
+    yield shared_pair
+    await shared_pair.clear()
+    assert lender_pids(shared_pair.lender) == pids_below(shared_pair.head.home) == []
 
 
 async def answer(record: cluster_pb2.RunnerRecord) -> list[int]:
@@ -145,12 +157,15 @@ async def remove(node: Node, removed: str) -> None:
 
 
 @pytest.mark.parametrize("removed", ["head", "lender"])
-async def test_nothing_is_lent_to_a_removed_node_or_borrowed_from_one(removed: str, pair: Pair) -> None:
-    _, joined = await start_over_both(pair)
-    (pid,) = lender_pids(pair.lender)
-    await remove(pair.lender if removed == "head" else pair.head, removed)
-    await until(lambda: not is_alive(joined.pid), what="the runner is gone")
-    await until(lambda: not is_alive(pid), what="the lending process is gone")
+async def test_nothing_is_lent_to_a_removed_node_or_borrowed_from_one(
+    removed: str, tmp_path: Path, models_directory: Path
+) -> None:
+    async with running_pair(tmp_path, models_directory) as pair:
+        _, joined = await start_over_both(pair)
+        (pid,) = lender_pids(pair.lender)
+        await remove(pair.lender if removed == "head" else pair.head, removed)
+        await until(lambda: not is_alive(joined.pid), what="the runner is gone")
+        await until(lambda: not is_alive(pid), what="the lending process is gone")
 
 
 async def test_a_stop_of_the_runner_gives_the_devices_back(pair: Pair) -> None:
@@ -275,13 +290,14 @@ async def test_a_start_without_its_lender_fails_with_the_reason(pair: Pair) -> N
 
 
 async def test_a_host_that_dies_leaves_no_lending_process(pair: Pair) -> None:
-    await start_over_both(pair)
+    _, joined = await start_over_both(pair)
     (pid,) = lender_pids(pair.lender)
     await pair.lender.host.end(signal.SIGKILL)
     await until(lambda: not is_alive(pid), what="the lending process is gone")
 
     def has_ended(inventory: Inventory) -> bool:
-        return any(one.status.state == cluster_pb2.RUNNER_STATE_ERROR for one in runners_of(inventory))
+        ended = (one for one in runners_of(inventory) if one.status.state == cluster_pb2.RUNNER_STATE_ERROR)
+        return joined.placement.placement_id in {one.placement.placement_id for one in ended}
 
     await pair.head.inventory(has_ended)
     assert pids_below(pair.head.home) == []
@@ -290,9 +306,10 @@ async def test_a_host_that_dies_leaves_no_lending_process(pair: Pair) -> None:
     assert await answer(again)
 
 
-async def test_nothing_is_lent_unless_the_operator_says_so(node: Node) -> None:
-    inventory = await node.inventory(lambda seen: bool(seen.nodes))
-    assert not inventory.nodes[0].rpc_enabled
-    assert not inventory.nodes[0].tunnel_certificate
-    with pytest.raises(NotSupported, match="PUNA_RPC=1"):
-        await node.client.lend(node.address, host_pb2.LendRequest())
+async def test_nothing_is_lent_unless_the_operator_says_so(tmp_path: Path, models_directory: Path) -> None:
+    async with running_node(tmp_path, models_directory) as node:
+        inventory = await node.inventory(lambda seen: bool(seen.nodes))
+        assert not inventory.nodes[0].rpc_enabled
+        assert not inventory.nodes[0].tunnel_certificate
+        with pytest.raises(NotSupported, match="PUNA_RPC=1"):
+            await node.client.lend(node.address, host_pb2.LendRequest())
