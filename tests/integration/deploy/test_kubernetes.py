@@ -1,6 +1,7 @@
 """Output of kustomize: valid, as locked down as it says, and true to the code's settings, ports and probes."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -162,6 +163,18 @@ def test_pods_are_as_restricted_as_pod_security_asks(overlay: str) -> None:
             assert "add" not in inner["capabilities"]
             assert inner.get("runAsUser", context["runAsUser"]) != 0
             assert "memory" in container["resources"]["limits"], f"{owner}: {container['name']}"
+
+
+@every_overlay
+def test_each_role_has_the_user_that_the_image_has_for_it(overlay: str) -> None:
+    names = re.search(r"for name in (puna .*?); do", (MANIFESTS.parent / "Dockerfile").read_text())
+    assert names is not None
+    users = {name: 10001 + place for place, name in enumerate(names[1].split())}
+    for owner, pod in pods(_objects(overlay)):
+        role = pod["metadata"]["labels"]["app.kubernetes.io/component"]
+        user = users["puna" if role == "host" else f"puna-{role}"]
+        context = pod["spec"]["securityContext"]
+        assert {context[name] for name in ("runAsUser", "runAsGroup", "fsGroup")} == {user}, owner
 
 
 @every_overlay
