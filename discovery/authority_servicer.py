@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from grpc import aio
 
-from common.clock import Clock
+from common.clock import MS_PER_S, Clock
 from common.errors import InternalError, PunaError, RateLimited, Unauthenticated
 from common.network import peer_address
 from common.rate_limits import Bucket, FailedAttempts
@@ -14,7 +14,7 @@ from common.startup_error import StartupError
 from common.telemetry.logs import get_logger
 from common.trust.admission import Admission, Application
 from common.trust.callers import facts_of
-from common.trust.certificates import by_fingerprint
+from common.trust.certificates import by_fingerprint, when
 from discovery import metrics
 from discovery.registry import NodeRegistry
 from protos import authority_pb2, authority_pb2_grpc
@@ -45,6 +45,8 @@ class AuthorityServicer(authority_pb2_grpc.AuthorityServicer):
         if request.fingerprint and request.fingerprint not in by_fingerprint(authorities):
             error = Unauthenticated("its token or certificate is of another cluster, or its authority was replaced")
             self._refuse(error, context)
+        if request.clock_unix_ms:
+            self._refuse(self._clock_error(request.clock_unix_ms), context)
         return authority_pb2.Authorities(authorities=authorities)
 
     async def Join(
@@ -85,6 +87,15 @@ class AuthorityServicer(authority_pb2_grpc.AuthorityServicer):
         if (wait_s := self._all.wait_s(1, now_s)) > 0:
             raise RateLimited(f"too many attempts to join; try again in {wait_s:.0f} s", retry_after_s=wait_s)
         self._all.take(1, now_s)
+
+    def _clock_error(self, claimed_ms: int) -> Unauthenticated:
+        """Return the error of a machine whose clock is outside the dates of the certificate shown to it."""
+        own_s = self._clock.wall_unix_s()
+        behind_s = own_s - claimed_ms / MS_PER_S
+        side = "behind" if behind_s > 0 else "ahead of"
+        return Unauthenticated(
+            f"its clock is {abs(behind_s):.0f} s {side} that of this machine, {when(own_s)}; set the one that is wrong"
+        )
 
     def _refuse(self, error: PunaError, context: aio.ServicerContext[Any, Any]) -> PunaError:
         """Count a failure of an address, and return the error for it. The log has those before a limit."""

@@ -11,6 +11,7 @@ from typing import TypeVar
 import grpc
 from grpc import aio
 
+from cli.cluster.clock_notice import report_clock
 from cli.errors import CommandFailed, ExitCode
 from common.errors import ModelUnavailable, PunaError, RequestTimeout
 from common.grpc.client import CHANNEL_OPTIONS, ask, open_channel
@@ -53,7 +54,7 @@ async def join_cluster(discovery: str, token: Token, trust: Path, *, node_id: st
     """
     address = join_address(discovery)
     shown = await _shown_certificate(address)
-    _check_clock(address, shown)
+    await _check_clock(address, shown, listener=address)
     authority = await _pinned_authority(address, shown, token)
     request = make_request()
     wanted = authority_pb2.JoinRequest(
@@ -68,7 +69,7 @@ async def explain_silence(discovery: str, directory: Path) -> str:
     try:
         own = read_trusted(directory / AUTHORITIES)
         shown = await _shown_certificate(discovery)
-        _check_clock(discovery, shown)
+        await _check_clock(discovery, shown, listener=join_address(discovery))
         if issuer_of(shown, own) is not None:
             return f"{discovery} refuses the certificate in {directory}; join again with a token: {_ANOTHER}"
         with suppress(CommandFailed):  # so that its log has it, too
@@ -205,8 +206,8 @@ async def _shown_certificate(address: str) -> bytes:
     raise CommandFailed(text, ExitCode.UNREACHABLE)
 
 
-def _check_clock(address: str, shown: bytes) -> None:
-    """Compare the dates of another machine's certificate with the clock of this one.
+async def _check_clock(address: str, shown: bytes, *, listener: str) -> None:
+    """Compare the dates of another machine's certificate with the clock of this one; its `listener` hears the result.
 
     Raises:
         CommandFailed: one of both clocks is wrong.
@@ -217,6 +218,7 @@ def _check_clock(address: str, shown: bytes) -> None:
     except BadCertificate as error:
         raise CommandFailed(f"{address} is no discovery of Puna: {error}") from error
     if not facts.valid_from_unix_s <= now_unix_s <= facts.valid_to_unix_s:
+        await report_clock(listener, now_unix_s=now_unix_s)
         raise CommandFailed(
             f"the certificate of {address} is good from {when(facts.valid_from_unix_s)} to "
             f"{when(facts.valid_to_unix_s)}, and the clock of this machine says {when(now_unix_s)}; set the clock"

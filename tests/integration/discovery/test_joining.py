@@ -233,11 +233,24 @@ async def test_an_address_that_fails_often_has_to_wait_and_the_log_is_not_filled
     assert len(logged) == FAILURES_PER_MINUTE
 
 
-async def test_a_clock_that_is_a_day_off_is_named_before_anything_is_sent(
+@pytest.mark.parametrize(("off_s", "side"), [(-90_000, "behind"), (90_000, "ahead of")])
+async def test_a_clock_that_is_a_day_off_is_said_on_both_machines(
+    first: First, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_s: float, side: str
+) -> None:
+    monkeypatch.setattr("cli.cluster.enrolment.time", SimpleNamespace(time=lambda: time.time() + off_s))
+    assert "set the clock" in await refusal(first, first.tokens.create(), tmp_path / "trust")
+    logged = await first.process.event("join.refused")
+    assert f" s {side} that of this machine, " in logged["text"]
+    assert logged["address"] == "127.0.0.1"
+
+
+async def test_a_machine_that_joined_and_whose_clock_is_wrong_now_is_named_too(
     first: First, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.cluster.enrolment.time", SimpleNamespace(time=lambda: time.time() - 86_400))
-    assert "set the clock" in await refusal(first, first.tokens.create(), tmp_path / "trust")
+    directory = await join_cluster(first.address, first.tokens.create(), tmp_path / "trust", node_id="alpha")
+    monkeypatch.setattr("cli.cluster.enrolment.time", SimpleNamespace(time=lambda: time.time() - 90_000))
+    assert "set the clock" in await explain_silence(first.address, directory)
+    assert "behind that of this machine" in (await first.process.event("join.refused"))["text"]
 
 
 async def test_a_certificate_of_another_cluster_is_said_on_both_machines(first: First, tmp_path: Path) -> None:
