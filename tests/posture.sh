@@ -44,6 +44,11 @@ no_core() { # PID
     cat "/proc/$1/limits" | awk '/^Max core/ { exit !($5 == 0 && $6 == 0) }'
 }
 
+few_capabilities() { # PID: none, or that of root to read files of another user
+    cat "/proc/$1/status" | awk '/^Cap(Prm|Eff):/ && $2 != "0000000000000000" && $2 != "0000000000000004" { bad = 1; print }
+        END { exit bad }'
+}
+
 secrets_of() { # PID: names of variables that hold a secret
     cat "/proc/$1/environ" | tr '\0' '\n' | grep -aE \
         -e '^[A-Z_]*(PASSWORD|SECRET|TOKEN|API_KEY|PEPPER|PRIVATE_KEY)=.' -e '=[a-z]+://[^/@]*:[^/@]+@' | sed 's/=.*//'
@@ -63,6 +68,7 @@ check_process() { # PID NAME UID
     if is_confined "$2"; then
         check "$2: no core file" no_core "$1"
         check "$2: no new privileges" status "$1" NoNewPrivs 1
+        check "$2: no capability but to read files" few_capabilities "$1"
         # Drivers of GPUs connect to sockets: there the filter is left out (docs/security.md).
         [ -e /dev/nvidiactl ] || [ -e /dev/kfd ] || check "$2: system calls are filtered" status "$1" Seccomp 2
     fi

@@ -1,10 +1,11 @@
 """Confinement of a process that reads hostile files or texts: what they make it do stays within it.
 
 Entered while there is one thread, because Landlock holds for the calling thread and for threads and processes that
-begin later. From then on the process gains no privileges, leaves no core file, signals nothing outside, reads its
-model's files and the system's libraries only, creates nothing but its own socket, and connects to nothing unless it
-uses lent devices or sends traces (with GPUs or traces it may connect to Unix sockets). A worker that only computes has
-no device, no socket and no program either. Kernels without Landlock give less; `puna doctor` reports it.
+begin later. From then on the process gains no privileges, has none of root's, leaves no core file, signals nothing
+outside, reads its model's files and the system's libraries only, creates nothing but its own socket, and connects to
+nothing unless it uses lent devices or sends traces (with GPUs or traces it may connect to Unix sockets). A worker that
+only computes has no device, no socket and no program either. Kernels without Landlock give less; `puna doctor` reports
+it.
 
 Source: Documentation/userspace-api/landlock.rst of Linux.
 """
@@ -21,6 +22,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 _NO_NEW_PRIVILEGES, _SET_SECCOMP, _SECCOMP_FILTER = 38, 22, 2  # of prctl
+_CAPABILITIES = struct.pack("=Ii", 0x20080522, 0)  # of capset: version 3, this thread
+_READ_ANY = 1 << 2  # CAP_DAC_READ_SEARCH
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same numbers on every architecture
 _ASK_VERSION, _PATH_BENEATH, _PORT = 1, 1, 2
 
@@ -87,12 +90,13 @@ def confine(arguments: Sequence[str]) -> None:
     if sys.platform != "linux":
         return
     library = ctypes.CDLL(None)
-    library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    own = tuple(readable(arguments))
+    _enter(library, own)
     ports = collector_ports()
     if not uses_lent_devices(arguments) and not any(_nodes(_CARDS)) and not ports:
         _forbid_calls(library, 2)
     files = (
-        (readable(arguments), _READ | _READ_FOLDER | _EXECUTE),
+        (own, _READ | _READ_FOLDER | _EXECUTE),
         (chain(_nodes(_DEVICES), [Path("/proc/self")]), _READ | _READ_FOLDER | _WRITE | _IOCTL),
         # A folder in the place of a file is named as such by the error of its opening.
         ((Path(text) for text in arguments if os.path.isdir(text)), _READ_FOLDER),  # noqa: PTH112  # takes any text
@@ -108,9 +112,35 @@ def confine_worker(*, reads_libraries: bool = True) -> None:
     if sys.platform != "linux":
         return
     library = ctypes.CDLL(None)
-    library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    files = tuple(readable(())) if reads_libraries else ()
+    _enter(library, files)
     _forbid_calls(library, 3)
-    _restrict(library, ((readable(()) if reads_libraries else (), _READ | _READ_FOLDER),))
+    _restrict(library, ((files, _READ | _READ_FOLDER),))
+
+
+def _enter(library: ctypes.CDLL, files: Iterable[Path]) -> None:
+    """Give up privileges for good. Root keeps the capability to read files of other users if it has to read some."""
+    library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    is_root = _hold(library, permitted=_READ_ANY)
+    if is_root and any(map(_is_refused, files)):
+        _hold(library, effective=_READ_ANY, permitted=_READ_ANY)
+    else:
+        _hold(library)
+
+
+def _hold(library: ctypes.CDLL, *, effective: int = 0, permitted: int = 0) -> bool:
+    """Hold these capabilities and no others; False: one of them was not held."""
+    return not library.capset(_CAPABILITIES, struct.pack("=6I", effective, permitted, 0, 0, 0, 0))
+
+
+def _is_refused(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _restrict(

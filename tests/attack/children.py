@@ -7,7 +7,7 @@ from pathlib import Path
 from common.sandbox.confinement import NETWORK_VERSION, landlock_version
 from tests.attack.stage import METADATA, Attack, NotRunnable, Outcome, Stage
 from tests.e2e.namespaces import DISCOVERY_PORT
-from tests.integration.runner.test_sandbox import attacked
+from tests.integration.runner.test_sandbox import SIGNALS, attacked, neighbour
 
 # What a child needs for its work.
 ALLOWED = frozenset({"own file", "privileges"})
@@ -30,7 +30,7 @@ def _reach(stage: Stage, mode: str) -> Outcome:
     own, code = home / "models" / "demo.gguf", stage.directory / "code"
     code.mkdir(exist_ok=True)
     trust = str(stage.trust / "node" / "a") if stage.has_certificates else ""
-    with stage.canary():
+    with stage.canary(), neighbour() as pid:
         found = attacked(
             arguments_of(mode, str(own), f"{home}/run"),
             code,
@@ -43,6 +43,7 @@ def _reach(stage: Stage, mode: str) -> Outcome:
             new=str(home / "run" / "new"),
             connects={"discovery": [stage.first.address, DISCOVERY_PORT], "metadata": [METADATA, 80]},
             unix=str(home / "run" / "redis.sock"),
+            neighbour=pid,
         )
     reached = [attempt for attempt, end in judged(found) if end == "done"]
     return Outcome(bool(reached), f"reached: {', '.join(reached) or 'nothing'}")
@@ -64,7 +65,7 @@ def judged(found: dict[str, str]) -> list[tuple[str, str]]:
     """Return the attempts that have to be refused, with their results."""
     has_gained = found["privileges"] != "False"
     # Kernels before version 6 of Landlock cannot confine signals.
-    allowed = ALLOWED if landlock_version() >= 6 else ALLOWED | {"signal"}
+    allowed = ALLOWED if landlock_version() >= 6 else ALLOWED | SIGNALS
     attempts = [(attempt, end) for attempt, end in found.items() if attempt not in allowed]
     return [*attempts, ("new privileges", "done" if has_gained else _REFUSED)]
 

@@ -20,7 +20,7 @@ _KEEP_ADVICE = "`CONFIG SET appendonly yes`, or `save` lines in its configuratio
 GIB = 1024**3
 DISK_FAIL_BYTES = GIB
 DISK_WARN_BYTES = 10 * GIB
-LANDLOCK_VERSION = 4  # the first with rules for TCP
+LANDLOCK_NETWORK, LANDLOCK_SIGNALS = 4, 6  # the first versions with rules for TCP, and for signals
 OPEN_FILES_WARN = 4096
 SKEW_WARN_S = 5.0
 SKEW_FAIL_S = 60.0
@@ -162,11 +162,13 @@ def assess_open_files(soft: int, hard: int) -> Finding:
 
 def assess_sandbox(version: int) -> Finding:
     """Check the kernel's means to confine processes; `version` is that of Landlock, 0 for none."""
-    if version >= LANDLOCK_VERSION:
+    if version >= LANDLOCK_SIGNALS:
         return ok("limits", f"Landlock {version} confines runners and workers to the files that they need")
-    found = f"only Landlock {version}, without rules for the network" if version else "no Landlock"
-    text = f"the kernel has {found}: a hostile model file could make its runner read or reach more than it needs"
-    return warn("limits", text, "Linux 6.7 or later, with landlock among its modules (/sys/kernel/security/lsm)")
+    lacking = "the network" if version < LANDLOCK_NETWORK else "signals"
+    found = f"only Landlock {version}, without rules for {lacking}" if version else "no Landlock"
+    harm = "read or reach more than it needs" if version < LANDLOCK_NETWORK else "end other processes of this user"
+    text = f"the kernel has {found}: a hostile model file could make its runner {harm}"
+    return warn("limits", text, "Linux 6.12 or later, with landlock among its modules (/sys/kernel/security/lsm)")
 
 
 def assess_certificate(role: str, *, ends: str, is_late: bool, has_ended: bool, has_authority: bool) -> Finding:

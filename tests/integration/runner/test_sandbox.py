@@ -47,6 +47,42 @@ def connect(family, address):
         client.settimeout(5)
         client.connect(address)
 
+def call(name, *words):
+    if library.syscall(*map(ctypes.c_long, (NUMBERS[name], *words))) < 0:
+        raise OSError(ctypes.get_errno(), name)
+
+def transfer(name, pid):
+    content = ctypes.create_string_buffer(8)
+    piece = (ctypes.c_void_p * 2)(ctypes.addressof(content), 8)
+    call(name, pid, ctypes.addressof(piece), 1, ctypes.addressof(piece), 1, 0)
+
+def take_descriptor(pid):
+    call("pidfd_getfd", os.pidfd_open(pid), 0, 0)
+
+def capabilities():
+    held = (ctypes.c_uint32 * 6)()
+    library.capget((ctypes.c_uint32 * 2)(0x20080522, 0), held)
+    return any(held)
+
+library = ctypes.CDLL(None, use_errno=True)
+NUMBERS = {
+    "x86_64": {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "pidfd_getfd": 438},
+    "aarch64": {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "pidfd_getfd": 438},
+}[os.uname().machine]
+PTRACE_SEIZE = 0x4206
+
+def of_neighbour(pid):
+    return {
+        "neighbour: signal": tried(lambda: os.kill(pid, 0)),
+        "neighbour: signal by pidfd": tried(lambda: signal.pidfd_send_signal(os.pidfd_open(pid), 0)),
+        "neighbour: environment": tried(lambda: open(f"/proc/{pid}/environ").read()),
+        "neighbour: memory": tried(lambda: open(f"/proc/{pid}/mem", "r+b")),
+        "neighbour: read memory": tried(lambda: transfer("process_vm_readv", pid)),
+        "neighbour: write memory": tried(lambda: transfer("process_vm_writev", pid)),
+        "neighbour: descriptor": tried(lambda: take_descriptor(pid)),
+        "neighbour: trace": tried(lambda: call("ptrace", PTRACE_SEIZE, pid, 0, 0)),
+    }
+
 def attack():
     with_privileges = ctypes.CDLL(None).prctl(39, 0, 0, 0, 0) != 1
     found = {
@@ -58,7 +94,8 @@ def attack():
         "unix": tried(lambda: connect(socket.AF_UNIX, wanted["unix"])),
         "signal": tried(lambda: os.kill(os.getppid(), 0)),
         "environment": tried(lambda: open(f"/proc/{os.getppid()}/environ").read()),
-        "privileges": str(with_privileges),
+        "privileges": str(with_privileges or capabilities()),
+        **of_neighbour(wanted.get("neighbour") or os.getppid()),
     }
     for name, address in wanted["connects"].items():
         found[f"connect to {name}"] = tried(lambda: connect(socket.AF_INET, tuple(address)))
@@ -91,6 +128,7 @@ else:
 # Of the environment: what the code shall try, as JSON. Runners get variables of locales.
 WANTED = "LC_ATTACK"
 _REFUSED = "PermissionError"
+SIGNALS = frozenset({"signal", "neighbour: signal", "neighbour: signal by pidfd"})
 
 
 def attacked(
@@ -132,13 +170,27 @@ def attempts_in(output: str) -> dict[str, str]:
 
 
 @contextmanager
+def neighbour() -> Iterator[int]:
+    """Run another runner of the same user, with the same confinement; yield its pid."""
+    code = "from common.sandbox.confinement import confine; confine([]); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it is confined
+        yield process.pid
+        assert process.poll() is None
+        process.kill()
+
+
+@contextmanager
 def surroundings(tmp_path: Path) -> Iterator[tuple[Path, Path, dict[str, Any]]]:
     """Folders of a home with a secret and of the hostile code, and what the code shall try."""
     home, code = tmp_path / "home", tmp_path / "code"
     home.mkdir()
     code.mkdir()
     (home / "fence").write_text("17")
-    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
+    with neighbour() as pid, socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
         unix.bind(f"{home}/discovery.sock")
         unix.listen()
         yield (
@@ -150,6 +202,7 @@ def surroundings(tmp_path: Path) -> Iterator[tuple[Path, Path, dict[str, Any]]]:
                 "new": str(home / "new"),
                 "connects": {"tcp": tcp.getsockname(), "metadata": ("169.254.169.254", 80)},
                 "unix": f"{home}/discovery.sock",
+                "neighbour": pid,
             },
         )
     assert (home / "fence").read_text() == "17"
@@ -160,6 +213,33 @@ def test_models_below_the_systems_folders_are_not_readable() -> None:
     folders = set(readable(["-m"]))
     for store in ("/usr/share/puna/models", "/usr/share/ollama/.ollama/models"):
         assert not folders & {Path(store), *Path(store).parents}, store
+
+
+HELD = """
+import sys
+from common.sandbox.confinement import confine
+
+confine(sys.argv[1:])
+held = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("CapPrm"))
+print(int(held, 16), *(len(open(path).read()) for path in sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities, and files of other users")
+@pytest.mark.parametrize(("owner", "held"), [(0, 0), (1234, 1 << 2)])
+def test_a_runner_of_root_keeps_a_capability_only_to_read_files_of_another_user(
+    owner: int, held: int, tmp_path: Path
+) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir(mode=0o700)
+    (folder / "model").write_text("model")
+    (folder / "model").chmod(0o600)
+    for path in (folder / "model", folder):
+        os.chown(path, owner, owner)
+    done = subprocess.run(
+        [sys.executable, "-c", HELD, str(folder / "model")], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(held), "5"]
 
 
 # Where the drivers of NVIDIA, ROCm, Mesa and Vulkan's loader have files, by the places of their packages.
@@ -228,8 +308,21 @@ def test_a_confined_process_reads_the_files_of_gpu_drivers_wherever_they_are(tmp
 def check_refused(found: dict[str, str]) -> None:
     assert found.pop("privileges") == "False"
     if landlock_version() < 6:  # older kernels cannot confine signals
-        found.pop("signal")
+        for attempt in SIGNALS:
+            found.pop(attempt)
     assert found == dict.fromkeys(found, _REFUSED)
+
+
+def test_what_is_tried_at_a_neighbour_succeeds_without_confinement() -> None:
+    """Root, or a user without Yama, has these rights; they are what the tests below see refused."""
+    with neighbour() as pid:
+        code = f"{HOSTILE.partition('wanted = ')[0]}\nprint(json.dumps(of_neighbour({pid})))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    # The address is one of the other process's; that it is not mapped there shows that the check was passed.
+    for attempt in ("neighbour: read memory", "neighbour: write memory"):
+        assert found.pop(attempt) in ("done", "OSError")
+    assert found == dict.fromkeys(found, "done")
 
 
 def runner_arguments(home: Path, model: Path) -> dict[str, list[str]]:
