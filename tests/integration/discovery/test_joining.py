@@ -184,21 +184,33 @@ async def test_another_authority_reaches_a_machine_that_joined(
                 await health_pb2_grpc.HealthStub(channel).Check(HEALTH, timeout=DEADLINE_S)  # type: ignore[attr-defined]  # as above
 
 
-async def test_a_renewal_that_fails_is_said_when_it_is_late(
+async def test_a_renewal_that_fails_is_said_when_it_is_late_and_is_tried_until_it_succeeds(
     first: First, past_half: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cli.cluster.enrolment._LOOK_INTERVAL_S", 0.05)
-    (first.authority.directory / "ca" / "ca.key").chmod(0o644)
-    async with keeping(first, past_half) as said:
+    monkeypatch.setattr("common.trust.identity.LOOK_S", 0.0)
+    authority_key = first.authority.directory / "ca" / "ca.key"
+    authority_key.chmod(0o644)
+    async with open_channel(first.address, "discovery") as channel, keeping(first, past_half) as said:
+        health = health_pb2_grpc.HealthStub(channel).Watch(HEALTH)  # type: ignore[attr-defined]  # the stub lacks it
+        await health.read()
         await first.process.event("authority.unusable")
         assert said == []
         late = Authority(first.authority.directory, wall_unix_s=lambda: time.time() - 19 * 3600)
-        (first.authority.directory / "ca" / "ca.key").chmod(0o600)
+        authority_key.chmod(0o600)
         for path in late.issue(parse_role("node/beta")).iterdir():
             path.rename(past_half / path.name)
-        (first.authority.directory / "ca" / "ca.key").chmod(0o644)
+        authority_key.chmod(0o644)
         await until(lambda: bool(said), what="it is said")
+        assert not health.done()  # the connection works on with what it has
+
+        before = (past_half / "tls.crt").read_bytes()
+        authority_key.chmod(0o600)
+        await until(lambda: (past_half / "tls.crt").read_bytes() != before, deadline_s=DEADLINE_S, what="it is renewed")
+        assert not health.done()
+        health.cancel()
     assert "is not renewed: the authority of the cluster cannot be used; see the log of discovery" in said[0]
+    assert not Identity(past_half).material().facts.is_late(time.time())
 
 
 @pytest.mark.parametrize(
@@ -217,11 +229,78 @@ async def test_a_bad_token_is_said_on_both_machines(first: First, tmp_path: Path
     assert "token" in logged["text"]
 
 
-async def test_a_token_is_good_for_one_machine(first: First, tmp_path: Path) -> None:
+async def _used(first: First, trust: Path) -> Token:
     token = first.tokens.create()
-    await join_cluster(first.address, token, tmp_path / "one", node_id="alpha")
-    assert "was used, by node alpha" in await refusal(first, token, tmp_path / "two", "beta")
-    assert "there is a node alpha already" in await refusal(first, first.tokens.create(), tmp_path / "two")
+    await join_cluster(first.address, token, trust, node_id="beta")
+    return token
+
+
+async def _expired(first: First, _: Path) -> Token:
+    return JoinTokens(first.authority, wall_unix_s=lambda: time.time() - 2 * 3600).create()
+
+
+async def _revoked(first: First, _: Path) -> Token:
+    token = first.tokens.create()
+    assert first.tokens.revoke(token.id)
+    return token
+
+
+async def _of_another_node(first: First, _: Path) -> Token:
+    return first.tokens.create(node="gamma")
+
+
+async def _of_a_node_that_exists(first: First, trust: Path) -> Token:
+    await join_cluster(first.address, first.tokens.create(), trust, node_id="alpha")
+    return first.tokens.create(node="alpha")
+
+
+async def _without_key(first: First, _: Path) -> Token:
+    token = first.tokens.create()
+    (first.authority.directory / "ca" / "ca.key").unlink()
+    return token
+
+
+async def _without_authority(first: First, _: Path) -> Token:
+    token = first.tokens.create()
+    (first.authority.directory / "ca" / "ca.crt").unlink()
+    return token
+
+
+async def _readable_key(first: First, _: Path) -> Token:
+    token = first.tokens.create()
+    (first.authority.directory / "ca" / "ca.key").chmod(0o644)
+    return token
+
+
+_UNUSABLE = "the authority of the cluster cannot be used; see the log of discovery"
+
+
+@pytest.mark.parametrize(
+    ("prepare", "text", "event", "logged"),
+    [
+        (_used, "the token was used, by node beta; `puna tokens create`", "join.refused", "was used, by node beta"),
+        (_expired, "the token has expired; `puna tokens create`", "join.refused", "the token has expired"),
+        (_revoked, "the token is unknown or was revoked; `puna tokens create`", "join.refused", "was revoked"),
+        (_of_another_node, "the token is for node gamma; set PUNA_NODE_ID=gamma", "join.refused", "is for node gamma"),
+        (
+            _of_a_node_that_exists,
+            "there is a node alpha already; set another PUNA_NODE_ID on this machine",
+            "join.refused",
+            "there is a node alpha already",
+        ),
+        (_without_key, _UNUSABLE, "authority.unusable", "ca.key is gone; bring it back, or remove"),
+        (_without_authority, _UNUSABLE, "authority.unusable", "ca.crt is gone; bring it back, or remove"),
+        (_readable_key, _UNUSABLE, "authority.unusable", "ca.key"),
+    ],
+)
+async def test_what_keeps_a_machine_out_is_one_line_on_both_machines_and_changes_nothing(
+    first: First, tmp_path: Path, prepare: Any, text: str, event: str, logged: str
+) -> None:
+    token = await prepare(first, tmp_path / "another")
+    assert text in await refusal(first, token, tmp_path / "trust")
+    said = (await first.process.event(event))["text"]
+    assert logged in said
+    assert "\n" not in said
 
 
 async def test_an_address_that_fails_often_has_to_wait_and_the_log_is_not_filled(first: First, tmp_path: Path) -> None:

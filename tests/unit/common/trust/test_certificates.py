@@ -3,10 +3,12 @@
 import os
 import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 import common.trust.authority as authority_module
 from common.startup_error import StartupError
@@ -15,6 +17,7 @@ from common.trust.certificates import LIFE_S, BadCertificate, KeyPair, check_pai
 from common.trust.identity import Identity
 from common.trust.roles import Role, RoleName, parse_role
 from tests.certificates import write_certificate
+from tests.trust import acting_as
 
 NOW_S = 1_800_000_000.0
 DAY_S = 86_400.0
@@ -229,6 +232,18 @@ def test_a_damaged_renewal_leaves_the_last_good_certificate_in_use(
     assert identity.material() is first
     authority.issue(NODE)
     assert identity.material().pair.key != first.pair.key
+
+
+@pytest.mark.parametrize(("past_s", "late"), [(0.0, 0.0), (0.70 * LIFE_S, 0.0), (0.76 * LIFE_S, 1.0)])
+def test_metrics_say_that_a_renewal_is_late_at_half_of_what_is_left(past_s: float, late: float, tmp_path: Path) -> None:
+    """Renewal is due at half of the life: half of what is left then has passed after three quarters."""
+    authority = Authority(tmp_path / "trust", wall_unix_s=lambda: time.time() - past_s)
+    authority.create()
+    identity = Identity(authority.issue(NODE))
+    with acting_as(identity):
+        assert REGISTRY.get_sample_value("puna_certificate_renewal_late") == late
+        ends_unix_s = REGISTRY.get_sample_value("puna_certificate_expires_timestamp_seconds")
+    assert ends_unix_s == identity.material().facts.valid_to_unix_s
 
 
 def test_a_rotation_waits_until_a_certificate_is_written(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
