@@ -1,6 +1,7 @@
 """Every method of every service, called with every kind of certificate: exactly the cells of the table pass."""
 
 import importlib
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ from common.grpc.client import open_channel
 from common.grpc.server import bind_server
 from common.trust.access import TABLE
 from common.trust.identity import IdentitySource
+from common.trust.revocations import Revocations
 from common.trust.roles import Role
 from protos import authority_pb2, discovery_pb2, host_pb2, inference_pb2, runner_pb2, scheduler_pb2, store_pb2
 from tests.trust import Cluster, acting_as
@@ -154,6 +156,26 @@ async def test_strangers_call_no_method(kind: str, address: str, tmp_path: Path)
     async with aio.secure_channel(address, credentials, options=options) as channel:
         let_in = {method for method in METHODS if await code_of(method, channel) not in REFUSALS}
     assert let_in == set()
+
+
+async def test_a_removed_node_calls_no_method_and_another_one_those_of_the_table(tmp_path: Path) -> None:
+    own, revocations = Cluster(tmp_path / "own"), Revocations()
+    with acting_as(own.identity("node/a")):
+        bound = bind_server("127.0.0.1:0", register=register_all, services=["puna.v1.Host"], revocations=revocations)
+    await bound.start()
+    try:
+        async with AsyncExitStack() as stack:
+            channels: dict[str, aio.Channel] = {}
+            for caller in ("node/b", "node/c"):
+                with acting_as(own.identity(caller)):
+                    channels[caller] = await stack.enter_async_context(open_channel(bound.address, "node/a"))
+            before_ms = round(time.time() * 1000) + 1
+            revocations.merge([discovery_pb2.Revocation(node_id="b", issued_before_unix_ms=before_ms)])
+            let_in = {method: await callers_let_in(method, channels) for method in METHODS}
+    finally:
+        await bound.stop(0)
+    expected = {method: {"node/c"} if "node/b" in expected_callers(method, "node/a") else set() for method in METHODS}
+    assert let_in == expected
 
 
 async def test_plaintext_is_refused(address: str) -> None:
