@@ -18,7 +18,6 @@ os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client")
 import httpx
 from grpc import aio
 
-from bench.engine.processes import TICKS_PER_S
 from bench.gateway.clients import GrpcClient, HttpClient, crowd, open_loop
 from bench.gateway.litellm import running_litellm, version_of
 from bench.gateway.llama_router import LlamaClient, running_router
@@ -102,6 +101,7 @@ async def _measure(benches: dict[str, Bench], options: argparse.Namespace) -> di
         for _, _, ask in loops:  # warm up: templates, connections, code
             await open_loop(ask, per_second=100, duration_s=2, tokens=options.answer)
         for _ in range(options.rounds):
+            loops.reverse()  # what comes first has an advantage, or not: each does half of the times
             entry: dict[str, Any] = {}
             for name, bench, ask in loops:
                 cpu_s, others_s = processor_s(bench.gateway_pid), _others_cpu_s(bench)
@@ -110,11 +110,12 @@ async def _measure(benches: dict[str, Bench], options: argparse.Namespace) -> di
                     "gateway_core_share": round((processor_s(bench.gateway_pid) - cpu_s) / options.seconds, 3),
                     "runner_and_clients_core_share": round((_others_cpu_s(bench) - others_s) / options.seconds, 3),
                 }
-            for name, bench in benches.items():
-                entry["relay" if name == "gateway" else f"{name}_relay"] = [
-                    await _relay(clients[name], bench.gateway_pid, streams, options.tokens)
-                    for streams in options.streams
-                ]
+            for name, bench, _ in loops:
+                if name != "direct":
+                    entry["relay" if name == "gateway" else f"{name}_relay"] = [
+                        await _relay(clients[name], bench.gateway_pid, streams, options.tokens)
+                        for streams in options.streams
+                    ]
             rounds.append(entry)
             print(json.dumps(entry), flush=True)
     figures: dict[str, Any] = {"rounds": rounds, "summary": summary(rounds, options.rate)}
@@ -181,7 +182,7 @@ async def _relay(client: HttpClient, pid: int, streams: int, tokens: int, *, alo
     """As many tokens as the gateway can pass on, and what each costs it."""
     cpu_s = processor_s(pid, alone=alone)
     outcomes = await crowd(client.ask, streams=streams, tokens=tokens, rate=0)
-    cpu_s = max(processor_s(pid, alone=alone) - cpu_s, 1 / TICKS_PER_S)
+    cpu_s = processor_s(pid, alone=alone) - cpu_s
     count = sum(one.tokens for one in outcomes.timed)
     return {
         "streams": streams,
