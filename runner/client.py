@@ -7,7 +7,7 @@ from common.grpc.client import ask, call_metadata, open_channel
 from common.grpc.errors import domain_errors, received
 from common.trust.identity import own_identity
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
-from runner.multiplexer import REQUEST_BYTES_MAX, Multiplexer
+from runner.multiplexer import READ_AHEAD, REQUEST_BYTES_MAX, Multiplexer
 
 CALL_TIMEOUT_S = 30.0
 
@@ -20,7 +20,7 @@ class RunnerClient:
     def __init__(self, address: str, peer: str = "") -> None:
         """`address` is the runner's gRPC target; connects with the first call. `peer`: as `runner_peer` returns it."""
         self.address = address
-        self._channel = open_channel(address, peer)
+        self._channel = open_channel(address, peer, READ_AHEAD)
         self._stub = runner_pb2_grpc.RunnerStub(self._channel)
         self._multiplexer = Multiplexer(self._stub.Multiplex, own_identity())
 

@@ -20,6 +20,9 @@ from protos import runner_pb2
 CREDIT_TOKENS = 256
 # A larger request gets a call of its own: commands of other sequences need not wait for its bytes.
 REQUEST_BYTES_MAX = 256 * 1024
+# Bytes that wait here unread. A runner joins the events of steps that a caller has no time for; with gRPC's own window
+# it sends hundreds of small messages ahead instead, and an event loop reads one in each of its turns.
+READ_AHEAD = (("grpc.http2.lookahead_bytes", 4096), ("grpc.http2.bdp_probe", 0))
 
 Call = aio.StreamStreamCall[runner_pb2.SequenceCommand, runner_pb2.StepEvents]
 OpenCall = Callable[[AsyncIterator[runner_pb2.SequenceCommand]], Call]

@@ -1,6 +1,7 @@
 """Set-up of every gRPC channel of Puna, and the request id that a call carries."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import structlog
@@ -38,19 +39,21 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
-def open_channel(address: str, peer: str = "") -> aio.Channel:
+def open_channel(address: str, peer: str = "", options: Iterable[tuple[str, Any]] = ()) -> aio.Channel:
     """Open a channel to `host:port` or `unix:/path`; it connects at the first call.
 
     `peer` is the role that the certificate there must name if this process has an identity: `node/a` is that node,
-    `node` is any node, empty is our own role. Sockets that may be another user's are not connected to.
+    `node` is any node, empty is our own role. `options` are added to those of every channel. Sockets that may be
+    another user's are not connected to.
     """
+    channel_options = [*CHANNEL_OPTIONS, *options]
     if address.startswith(UNIX_PREFIX):
         if fault := socket_fault(address):
             log.error("socket.refused", address=address, text=fault)
             address = _REFUSED
     elif (identity := own_identity()) is not None:
-        return TrustedChannel(address, peer, identity, CHANNEL_OPTIONS)
-    return aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        return TrustedChannel(address, peer, identity, channel_options)
+    return aio.insecure_channel(address, options=channel_options)
 
 
 class ChannelBook:

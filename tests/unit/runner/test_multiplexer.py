@@ -19,12 +19,14 @@ from common.grpc.server import bind_server
 from common.trust.identity import Identity
 from protos import runner_pb2, runner_pb2_grpc
 from runner.client import RunnerClient
+from runner.multiplexer import READ_AHEAD
 from runner.serve.multiplexed_call import MultiplexedCall
 from runner.serve.streams import Stream, StreamTable
 from tests.trust import Cluster, acting_as
 from tests.waiting import until
 
 DEADLINE_S = 30.0
+READ_BYTES = 13  # of a message of `Hasty`, framed
 
 
 @dataclass
@@ -138,6 +140,38 @@ async def test_a_caller_whose_certificate_expired_begins_no_sequence_on_an_open_
         finally:
             call.cancel()
             await channel.close()
+
+
+@dataclass
+class Hasty(runner_pb2_grpc.RunnerServicer):
+    """Sends small messages as quickly as it may; counts them."""
+
+    sent: int = 0
+
+    async def Multiplex(self, request: Any, context: Any) -> AsyncIterator[runner_pb2.StepEvents]:  # noqa: N802
+        event = runner_pb2.GenerateEvent(prompt=runner_pb2.PromptProgress(done_tokens=1))
+        while True:
+            yield runner_pb2.StepEvents(events=[runner_pb2.SequenceEvent(sequence=1, event=event)])
+            self.sent += 1
+
+    async def Tokenize(self, request: Any, context: Any) -> runner_pb2.TokenizeResponse:  # noqa: N802
+        return runner_pb2.TokenizeResponse()
+
+
+async def test_a_runner_sends_little_ahead_of_a_caller_that_does_not_read() -> None:
+    runner = Hasty()  # type: ignore[abstract]  # as above
+    server = bind_server(
+        "127.0.0.1:0", register=lambda one: runner_pb2_grpc.add_RunnerServicer_to_server(runner, one), services=[]
+    )
+    await server.start()
+    async with RunnerClient(server.address) as client:
+        call = client._stub.Multiplex()
+        await call.read()
+        for _ in range(200):  # beside which the call moves what it may
+            await client.tokenize(runner_pb2.TokenizeRequest())
+        assert 0 < runner.sent * READ_BYTES < 3 * dict(READ_AHEAD)["grpc.http2.lookahead_bytes"]
+        call.cancel()
+    await server.stop(0)
 
 
 def _start(number: int) -> runner_pb2.SequenceCommand:
