@@ -6,7 +6,7 @@ from bench.overload import Loop, is_typed_refusal, verdicts
 
 
 def found(**changes: Any) -> dict[str, Any]:
-    loop = Loop(seconds=1.0, first_ms=[100.0] * 96, refused_ms=[5.0] * 50).figures()
+    loop = Loop(seconds=1.0, first_ms=[100.0] * 96, answered_in_time=96, refused_ms=[5.0] * 50).figures()
     quiet = Loop(seconds=1.0, first_ms=[120.0] * 5).figures()
     return {
         "capacity_per_s": 100.0,
@@ -27,7 +27,13 @@ def test_a_run_within_every_bound_keeps_every_bar() -> None:
 
 
 def test_each_bar_can_be_missed() -> None:
-    bad = Loop(seconds=1.0, first_ms=[260.0] * 94, refused_ms=[21.0] * 50, failed={"TimeoutError": 1}).figures()
+    bad = Loop(
+        seconds=1.0,
+        first_ms=[260.0] * 200,
+        answered_in_time=94,  # the others came after the last request was due
+        refused_ms=[21.0] * 50,
+        failed={"TimeoutError": 1},
+    ).figures()
     quiet = Loop(seconds=1.0, first_ms=[300.0] * 4, refused_ms=[1.0]).figures()
     run = found(loads={"1.5": bad, "3": bad}, healed_s=1.1, tenants={"quiet": quiet})
     assert len(missed(run)) == len(verdicts(run))
