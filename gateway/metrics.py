@@ -58,9 +58,10 @@ RESUMES = Counter(
     ["cause", "outcome"],
 )
 QUARANTINED = Counter("puna_gateway_quarantined_requests_total", "Requests refused because they stopped two runners")
-WORK_LIMIT = Gauge("puna_gateway_work_limit", "Short requests that may be prepared at once; falls with the lag")
+WORK_LIMIT = Gauge("puna_gateway_work_limit", "Short requests that may be prepared at once; falls when they stand")
 WORK_IN_PROGRESS = Gauge(
-    "puna_gateway_work_in_progress", "Requests that are prepared: read completely, and not waiting for a slot yet"
+    "puna_gateway_work_in_progress",
+    "Requests that are prepared: read completely, and not waiting for a slot or a runner yet",
 )
 OVERLOADED = Counter(
     "puna_gateway_overload_refusals_total", "Requests refused because the gateway has no processor time for them"

@@ -1,6 +1,6 @@
 """A runner as other services call it. Domain errors come out, gRPC ones do not."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Self
 
 from common.grpc.client import ask, call_metadata, open_channel
@@ -36,15 +36,22 @@ class RunnerClient:
         await self._channel.close()
 
     def generate(
-        self, request: runner_pb2.GenerateRequest, *, timeout_s: float | None = None
+        self,
+        request: runner_pb2.GenerateRequest,
+        *,
+        timeout_s: float | None = None,
+        on_sent: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[runner_pb2.GenerateEvent]:
         """Iterate over the events of one sequence. Closing the iterator cancels the sequence and frees the slot.
+
+        `on_sent` is called once the request is on the way to the runner.
 
         Raises:
             PunaError: as the runner raised it; ModelUnavailable if it cannot be reached or died.
         """
         if self.multiplexes and request.ByteSize() <= REQUEST_BYTES_MAX:
-            return self._multiplexer.generate(request, timeout_s)
+            return self._multiplexer.generate(request, timeout_s, on_sent)
+        on_sent()
         return self._generate_alone(request, timeout_s)
 
     async def _generate_alone(

@@ -38,9 +38,11 @@ class Multiplexer:
         self._current: _MultiplexedCall | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def generate(self, request: runner_pb2.GenerateRequest, timeout_s: float | None) -> "SequenceEvents":
+    def generate(
+        self, request: runner_pb2.GenerateRequest, timeout_s: float | None, on_sent: Callable[[], None]
+    ) -> "SequenceEvents":
         """Return the events of one sequence, which begins when the first is waited for."""
-        return SequenceEvents(self, request, timeout_s)
+        return SequenceEvents(self, request, timeout_s, on_sent)
 
     async def close(self) -> None:
         """End every call."""
@@ -122,7 +124,9 @@ class _MultiplexedCall:
     async def _outgoing(self) -> AsyncIterator[runner_pb2.SequenceCommand]:
         while not self.is_over:
             while self._commands:
-                yield self._commands.popleft()
+                yield (command := self._commands.popleft())
+                if command.HasField("start") and (sequence := self._sequences.get(command.sequence)) is not None:
+                    sequence.on_sent()
             if self._retired and not self._sequences:
                 return
             self._news.clear()
@@ -143,10 +147,18 @@ class SequenceEvents(AsyncIterator[runner_pb2.GenerateEvent]):
         "_taken",
         "_timeout_s",
         "_timer",
+        "on_sent",
     )
 
-    def __init__(self, multiplexer: Multiplexer, request: runner_pb2.GenerateRequest, timeout_s: float | None) -> None:
+    def __init__(
+        self,
+        multiplexer: Multiplexer,
+        request: runner_pb2.GenerateRequest,
+        timeout_s: float | None,
+        on_sent: Callable[[], None],
+    ) -> None:
         self._multiplexer = multiplexer
+        self.on_sent = on_sent
         self._request: runner_pb2.GenerateRequest | None = request  # until it is sent
         self._timeout_s = timeout_s
         self._call: _MultiplexedCall | None = None  # while the runner works on it

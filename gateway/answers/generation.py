@@ -95,8 +95,9 @@ class Generation:
         message = await self._message(prompt, connection)
         timeout_s = max(self.work.deadline_s - self.clock.now_s(), 0.0)
         started_s = self.clock.now_s()
+        events = connection.runner.generate(message, timeout_s=timeout_s, on_sent=self.record.prepared)
         try:
-            async with RunnerCall(connection.runner.generate(message, timeout_s=timeout_s), connection.streams) as call:
+            async with RunnerCall(events, connection.streams) as call:
                 async for event in call:
                     match event.WhichOneof("event"):
                         case "tokens":

@@ -125,7 +125,6 @@ class Inference:
                         async with closing(generation.run_on(connection, spent)) as events:
                             async for event in events:
                                 turn.end()
-                                record.prepared()
                                 attempts.delivered = attempts.delivered or isinstance(event, _DELIVERED)
                                 yield event
                     return
@@ -145,6 +144,7 @@ class Inference:
         """Wait for the turn of the sender of a constraint that is slow to compile."""
         if work.constraint is None:
             return SenderTurn()
+        generation.record.prepared()
         return await generation.within(self._constraints.turn(work.constraint))
 
     async def _find_work(self, request: AnswerRequest, record: RequestRecord) -> AsyncIterator[LoadEvent | Work]:

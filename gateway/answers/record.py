@@ -13,7 +13,7 @@ from gateway.core.dispatch.work_limit import cost_of
 from gateway.core.models.routes import ReplicaInfo
 from gateway.core.request.answers import Dialect, Done
 from gateway.keys.visits import current_visit, sender
-from gateway.pressure.work import WORK, RequestWork
+from gateway.pressure.work import WORK, RequestWork, work_s
 
 log = get_logger()
 
@@ -73,12 +73,12 @@ class RequestRecord:
         Raises:
             QueueFull: the gateway has too much to do.
         """
-        WORK.check(cost_of(body_bytes), sender())
+        WORK.check(cost_of(body_bytes), sender(), work_s())
         self.work = RequestWork(body_bytes)
         self.work.assign(sender())
 
     def prepared(self) -> None:
-        """Note that from here on the request waits, for a model, a slot or a runner."""
+        """Note that from here on the request waits, for a model, a slot or a runner; the first time counts."""
         if self.work is not None:
             self.work.end()
 

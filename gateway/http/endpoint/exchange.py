@@ -24,7 +24,7 @@ from gateway.core.request.answers import Dialect
 from gateway.keys.visits import current_visit, sender
 from gateway.large_texts import INLINE_CHARACTERS, beside_loop
 from gateway.pressure.pressure import PRESSURE
-from gateway.pressure.work import WORK
+from gateway.pressure.work import WORK, work_s
 
 BODY_BYTES_MAX = 32 * 1024 * 1024
 # A body without images has no reason to be larger; one that is, is refused once it is known to have none.
@@ -232,7 +232,7 @@ class Exchange:
         PRESSURE.check_body()
         is_counted_late = self.record.is_limited and self.record.work is None
         if is_counted_late:
-            WORK.check(cost_of(int(announced) if announced.isdecimal() else 0), sender())
+            WORK.check(cost_of(int(announced) if announced.isdecimal() else 0), sender(), work_s())
         body = bytearray()
         while True:
             message = await self.receive()

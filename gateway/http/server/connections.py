@@ -19,7 +19,7 @@ from gateway.core.dispatch.work_limit import cost_of
 from gateway.http.server.refusals import Refusals
 from gateway.http.server.response_bytes import ResponseBytes
 from gateway.pressure.pressure import PRESSURE
-from gateway.pressure.work import WORK, RequestWork
+from gateway.pressure.work import WORK, RequestWork, work_s
 
 # Of all header lines together.
 HEADER_BYTES_MAX = 16 * 1024
@@ -112,14 +112,14 @@ class LimitedProtocol(H11Protocol):
             skipped = min(len(data), self._unread_bytes)
             self._unread_bytes -= skipped
             data = data[skipped:]
-        if not data or (not WORK.has_room(1) and self._has_refused(data)):
+        if not data or (not WORK.has_room(1, work_s()) and self._has_refused(data)):
             return
         cycle = self.cycle
         super().data_received(data)
         if self.cycle is not cycle and not self.cycle.more_body:
             body_bytes = len(self.cycle.body)
             # Counted before its task begins, as are those behind it; without room `Exchange` decides.
-            if self.cycle.scope["path"] in self._refusals.dialects and WORK.has_room(cost_of(body_bytes)):
+            if self.cycle.scope["path"] in self._refusals.dialects and WORK.has_room(cost_of(body_bytes), work_s()):
                 self._work = RequestWork(body_bytes)
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if is_answering or self.transport.is_closing():

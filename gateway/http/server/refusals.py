@@ -18,7 +18,7 @@ from gateway.core.request.answers import Dialect
 from gateway.http.endpoint.errors import error_answer
 from gateway.http.endpoint.router import Router
 from gateway.keys.authorizer import Authorizer
-from gateway.pressure.work import WORK
+from gateway.pressure.work import WORK, work_s
 
 # Of the body of a refused request, after its refusal was sent; a longer one is refused by `Exchange`.
 UNREAD_BYTES_MAX = 1024 * 1024
@@ -73,7 +73,7 @@ class Refusals:
         if head is None or dialect is None:
             return None
         tenant = self._tenant(data[: data.index(_HEAD_END)], address)
-        if tenant is not None and WORK.fits(cost_of(head.body_bytes), tenant):
+        if tenant is not None and WORK.fits(cost_of(head.body_bytes), tenant, work_s()):
             return None
         status, response = self._responses[dialect, WORK.refuse(), head.closes]
         metrics.bound(metrics.REQUESTS, dialect, head.path, OTHER, status, QueueFull.reason).inc()

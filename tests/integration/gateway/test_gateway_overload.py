@@ -36,8 +36,7 @@ LIMITED = {
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Requests of another tenant are in preparation, and the limit does not move."""
-    monkeypatch.setattr(WORK.__class__, "measured", lambda *_, **__: None)
-    monkeypatch.setattr(WORK.__class__, "rest", lambda *_, **__: None)
+    monkeypatch.setattr(WORK.__class__, "_look", lambda *_: None)
     WORK.limit, WORK.in_progress, WORK.by_tenant["127.0.0.1"] = 4.0, 4, 4
     yield
     WORK.limit, WORK.in_progress, WORK.refused = LIMIT_MAX, WORK.in_progress - 4, 0
@@ -86,6 +85,21 @@ async def test_metrics_show_limit_work_and_refusals(cluster: Cluster, full: None
     assert (value("puna_gateway_work_limit"), value("puna_gateway_work_in_progress")) == (4.0, 4.0)
     await eventually(lambda: value(names[0]) == before[0] + 1)  # counted once a second
     assert value(names[1], labels) == before[1] + 1
+
+
+async def test_a_request_that_waits_for_its_runner_is_no_work(start_cluster: StartCluster) -> None:
+    may_answer = asyncio.Event()
+
+    async def hold(_: ScriptedRunner) -> None:
+        await may_answer.wait()
+
+    async with start_cluster(runner=ScriptedRunner(before=hold)) as cluster:
+        asked = asyncio.create_task(cluster.http.post("/v1/chat/completions", json=BODY))
+        await eventually(lambda: cluster.runner.busy == 1)
+        await eventually(lambda: WORK.in_progress == 0)
+        assert not asked.done()
+        may_answer.set()
+        assert (await asked).status_code == 200
 
 
 async def test_other_routes_of_an_overloaded_gateway_answer(cluster: Cluster, full: None) -> None:

@@ -30,10 +30,15 @@ class SimRunnerClient:
         self._runner = runner
 
     async def generate(
-        self, request: runner_pb2.GenerateRequest, *, timeout_s: float | None = None
+        self,
+        request: runner_pb2.GenerateRequest,
+        *,
+        timeout_s: float | None = None,
+        on_sent: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[runner_pb2.GenerateEvent]:
         """Yield the events of one sequence."""
         runner = self._found()
+        on_sent()
         loop = asyncio.get_running_loop()
         until_s = None if timeout_s is None else loop.time() + timeout_s
         events = self._caller.network.stream(self._caller, runner, lambda: runner.generate(request))
