@@ -72,13 +72,18 @@ _HEAD_TOO = frozenset({"/", "/api/version", "/api/tags"})
 class _Document:
     routes: list[Route]
     version: str
-    _text: bytes = b""  # made once: it takes longer than an event loop may be held up
+    # Made once, for all that wait for it: it takes longer than an event loop may be held up.
+    _text: asyncio.Task[bytes] | None = None
 
     async def respond(self, exchange: Exchange) -> None:
         """GET /openapi.json."""
-        if not self._text:
-            self._text = await asyncio.to_thread(lambda: orjson.dumps(openapi_document(self.routes, self.version)))
-        await exchange.respond(200, self._text, {"content-type": "application/json"})
+        if self._text is None:
+            self._text = asyncio.create_task(asyncio.to_thread(self._made), name="openapi")
+        text = await asyncio.shield(self._text)  # a client that leaves takes it from no other
+        await exchange.respond(200, text, {"content-type": "application/json"})
+
+    def _made(self) -> bytes:
+        return orjson.dumps(openapi_document(self.routes, self.version))
 
 
 def make_routes(service: Service) -> list[Route]:

@@ -4,7 +4,9 @@ import asyncio
 import json
 import re
 import socket
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import httpx
@@ -16,6 +18,7 @@ from common.errors import QueueFull
 from gateway.core.dispatch import shedding
 from gateway.core.dispatch.admission import BUSY_TEXT
 from gateway.core.dispatch.work_limit import BYTES_OF_A_UNIT, LIMIT_MAX
+from gateway.http.endpoint.router import Route
 from gateway.http.server.connections import CONNECTIONS
 from gateway.pressure.pressure import PRESSURE
 from gateway.pressure.work import WORK
@@ -211,6 +214,26 @@ async def test_the_connection_of_a_client_that_reads_no_complete_answer_is_cut(
         await loop.sock_sendall(client, b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 400)
         await eventually(lambda: CONNECTIONS.total == before + 1)
         await eventually(lambda: CONNECTIONS.total == before)
+
+
+async def test_a_document_that_takes_long_is_made_once_for_all_that_ask(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, may_go_on = [], threading.Event()
+
+    def make(routes: list[Route], version: str) -> dict[str, Any]:
+        made.append(version)
+        assert may_go_on.wait(60)
+        return {"openapi": "3.1.0"}
+
+    monkeypatch.setattr("gateway.http.routes.openapi_document", make)
+    asked = [asyncio.create_task(cluster.http.get("/openapi.json")) for _ in range(8)]
+    await eventually(lambda: CONNECTIONS.total >= len(asked))
+    asked.pop(0).cancel()  # with the first one's wait ends no other's
+    assert (await cluster.http.get("/healthz")).status_code == 200
+    may_go_on.set()
+    assert [(await one).json() for one in asked] == [{"openapi": "3.1.0"}] * len(asked)
+    assert len(made) == 1
 
 
 async def test_a_full_runner_is_never_an_error_to_the_client(start_cluster: StartCluster) -> None:
