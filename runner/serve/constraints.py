@@ -150,7 +150,8 @@ class ConstraintReader:
                 # A control token has no text that a reader sees, so it can be no part of what matches, unless the
                 # caller says that its readers see it.
                 excluded = (vocabulary.control - token_ids) | vocabulary.end_tokens
-                known = self._trees[token_ids] = TokenTree(vocabulary.pieces, excluded=excluded)
+                tokenize = partial(vocabulary.tokenize, parse_special=False)
+                known = self._trees[token_ids] = TokenTree(vocabulary.pieces, excluded=excluded, tokenize=tokenize)
                 if len(self._trees) > TREES_MAX:
                     self._trees.popitem(last=False)
             return known

@@ -16,6 +16,7 @@ NOTHING_ALLOWED = "no token of the model that may come up goes on with the gramm
 # to 10 ms, a check microseconds.
 CPU_S_AT_START = 0.5
 CPU_S_PER_TOKEN = 0.01
+FORCED_BYTES_MAX = 256  # of text that is guessed at once
 
 
 class GrammarTooComplex(InvalidRequest):
@@ -45,6 +46,7 @@ class TokenGrammar:
         self.cpu_s = cpu_s
         self.param = param
         self.size = tree.size
+        self.tree = tree
         self._matcher = compile_grammar(text, tree)
         if self._matcher.is_error():
             raise InvalidRequest(f"{param} cannot be used: {error_text(self._matcher)}", param=param)
@@ -102,11 +104,28 @@ class GrammarCursor:
             GrammarTooComplex: finding out takes too much work.
         """
         started_s = self._shared.cpu_s()
-        mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        ids = self._open(self._matcher)
         self._spend(started_s)
-        ids = np.flatnonzero(np.unpackbits(mask, count=self._shared.size, bitorder="little"))
         if self._ends and self.complete:
             ids = np.concatenate([ids, np.array(sorted(self._shared.end_tokens), np.intp)])
+        return ids
+
+    def forced(self, before: int) -> list[int]:
+        """Return the likely tokens of the text that has to come next; `before` is the newest token of the sequence.
+
+        The text is certain, its tokens are not. The last one is left out where it may be a part of a longer one. Works
+        on a copy: neither the position nor the budget of the answer changes.
+        """
+        matcher = self._matcher.deep_copy()
+        text = matcher.compute_ff_bytes()
+        tree = self._shared.tree
+        ids = tree.split(before, text[:FORCED_BYTES_MAX]) if text else []
+        ids = ids[: matcher.validate_tokens(ids)] if ids else []
+        if ids:
+            *others, last = ids
+            matcher.consume_tokens(others)
+            if any(len(tree.pieces[token_id]) > len(tree.pieces[last]) for token_id in self._open(matcher)):
+                return others
         return ids
 
     def accept(self, token_id: int) -> None:
@@ -120,6 +139,10 @@ class GrammarCursor:
             self._matcher.consume_token(token_id)
             self._left_s = min(self._left_s + CPU_S_PER_TOKEN, CPU_S_AT_START)
             self._spend(started_s)
+
+    def _open(self, matcher: LLMatcher) -> NDArray[np.intp]:
+        mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        return np.flatnonzero(np.unpackbits(mask, count=self._shared.size, bitorder="little"))
 
     def _spend(self, started_s: float) -> None:
         self._left_s -= self._shared.cpu_s() - started_s

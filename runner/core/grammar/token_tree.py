@@ -3,7 +3,7 @@
 llguidance reports errors and exceeded limits as states of a matcher, which never end the process.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
@@ -37,12 +37,37 @@ class _Pieces:
 class TokenTree:
     """The tokens of a vocabulary that may be part of a constrained answer."""
 
-    def __init__(self, pieces: Sequence[bytes], *, excluded: Collection[int]) -> None:
-        """`excluded` tokens never come up, nor do those without bytes or with a zero."""
+    def __init__(
+        self,
+        pieces: Sequence[bytes],
+        *,
+        excluded: Collection[int],
+        tokenize: Callable[[bytes], list[int]] | None = None,
+    ) -> None:
+        """`excluded` tokens never come up, nor do those without bytes or with a zero.
+
+        `tokenize` is that of the vocabulary; None: `split` knows no tokens.
+        """
         self.size = len(pieces)
+        self.pieces = pieces
+        self._tokenize = tokenize
         left_out = frozenset(excluded)
         tokens = [b"" if number in left_out or 0 in piece else piece for number, piece in enumerate(pieces)]
         self.tokenizer = LLTokenizer(TokenizerWrapper(_Pieces(tokens)))
+
+    def split(self, before: int, text: bytes) -> list[int]:
+        """Return the tokens that the vocabulary writes `text` in; empty: it would join it to the token `before`."""
+        if self._tokenize is None or not 0 <= before < self.size:
+            return []
+        head = self.pieces[before]
+        ids = self._tokenize(head + text)
+        # Some vocabularies put a space before every text.
+        start = sum(len(self.pieces[token_id]) for token_id in ids) - len(text)
+        for place, token_id in enumerate(ids):
+            if start <= 0:
+                return ids[place:] if start == 0 else []
+            start -= len(self.pieces[token_id])
+        return []
 
 
 def compile_grammar(text: str, tree: TokenTree) -> LLMatcher:

@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Protocol
 
+from runner.core.grammar.token_grammar import GrammarCursor
+
 KEY_TOKENS = 3  # a run this long that was there before is followed
 INDEXED_TOKENS_MAX = 128  # of one call: an index of a long prompt is made over several
 HISTORY_TOKENS_MAX = 65_536
@@ -25,6 +27,22 @@ class Drafter(Protocol):
 
     def draft(self, limit: int) -> Sequence[int]:
         """Return at most `limit` tokens that may follow; none if there is no guess."""
+
+
+class ForcedTextDrafter:
+    """Guesses the text that a grammar leaves no choice about, such as the keys of a JSON schema."""
+
+    __slots__ = ("_grammar", "_said")
+    trust = 2
+
+    def __init__(self, said: list[int], grammar: GrammarCursor) -> None:
+        """`said` are the tokens of the sequence, which grow."""
+        self._said = said
+        self._grammar = grammar
+
+    def draft(self, limit: int) -> Sequence[int]:
+        """Return the first tokens of the forced text."""
+        return self._grammar.forced(self._said[-1])[:limit]
 
 
 class NgramIndex:

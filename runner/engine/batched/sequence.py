@@ -39,6 +39,7 @@ class Sequence:
     suppressed: InitVar[frozenset[int]]
     repeats_max: InitVar[int]
     rules: EndRules = field(init=False)
+    grammar: GrammarCursor | None = field(init=False)
     sampler: Sampler = field(init=False)
     # By unit key: the image that it is a part of, and which part.
     images: dict[int, tuple[PreparedImage, int]] = field(init=False)
@@ -75,15 +76,18 @@ class Sequence:
             repeats_max=0 if request.ignore_eos else repeats_max,
             resumed=request.resumed,
         )
+        self.grammar = (
+            None
+            if request.grammar is None
+            else GrammarCursor(request.grammar, resumed=request.resumed, ends=not request.ignore_eos)
+        )
         self.sampler = Sampler(
             request.sampling,
             suppressed=suppressed,
             context_tokens=prepared.context_tokens,
             earlier=(*request.prompt.token_ids, *request.resumed),
             breakers=request.breakers,
-            grammar=None
-            if request.grammar is None
-            else GrammarCursor(request.grammar, resumed=request.resumed, ends=not request.ignore_eos),
+            grammar=self.grammar,
             reasoning=None
             if request.reasoning is None
             else ReasoningCursor(request.reasoning, resumed=request.resumed),

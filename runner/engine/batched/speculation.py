@@ -18,7 +18,7 @@ from runner.core.speculation.control import (
     Offer,
     choose_drafts,
 )
-from runner.core.speculation.drafters import AnswerPool, Drafter, NgramDrafter, NgramIndex
+from runner.core.speculation.drafters import AnswerPool, Drafter, ForcedTextDrafter, NgramDrafter, NgramIndex
 from runner.core.threads.step_times import StepTimes
 from runner.engine.batched.drafts import Drafts
 from runner.engine.batched.sequence import Sequence
@@ -134,6 +134,8 @@ class Speculator:
     def _drafts(self, slot: Slot, sequence: Sequence) -> Drafts:
         said = [*slot.held, *sequence.pending]
         drafters = self._more(sequence) if self._more is not None else []
+        if sequence.grammar is not None:
+            drafters.append(ForcedTextDrafter(said, sequence.grammar))
         drafters.append(NgramDrafter(said, NgramIndex(said)))
         if sequence.request.cache_prompt:
             drafters.append(NgramDrafter(said, self._pool.index(sequence.request.cache_salt)))

@@ -27,6 +27,16 @@ TOKENS = 40
 GENERATING = [name for name, recipe in ZOO.items() if recipe.tokenizer is not None and recipe.pooling is None]
 NO_WAY_BACK = {"recurrent", "hybrid", "hybrid_rollback"}
 LIST = 'root ::= ("- " [a-z]{2,12} "\\n"){4,8}'
+FORM = {
+    "type": "object",
+    "properties": {
+        "description": {"const": "a cold morning"},
+        "temperature": {"enum": ["falling", "freezing"]},
+        "precipitation": {"type": "boolean"},
+    },
+    "required": ["description", "temperature", "precipitation"],
+    "additionalProperties": False,
+}
 
 Quantized = Callable[[str], Path]
 
@@ -166,6 +176,22 @@ async def test_constrained_answers_are_equal(quantized: Quantized) -> None:
                 same(await harness.ask(PROMPT, speculates=True, **asked), plain)
         drafted, accepted = counts(harness)
         assert 0 < accepted < drafted
+
+
+async def test_text_that_a_grammar_forces_is_drafted_and_changes_nothing(quantized: Quantized) -> None:
+    async with drafting(quantized("dense"), Oracles(), slots=2, repeats_max=0) as harness:
+        grammar = constraints.schema(FORM, harness.engine.vocabulary)
+        for sampling in (GREEDY, SEEDED, PENALISED):
+            asked: dict[str, Any] = {"sampling": sampling, "grammar": grammar, "max_tokens": 200, "top_logprobs": 1}
+            plain = await harness.ask(PROMPT, cache_prompt=False, **asked)
+            harness.reports.clear()
+            same(await harness.ask(PROMPT, cache_prompt=False, speculates=True, **asked), plain)
+            assert counts(harness)[1] > 0
+            assert harness.decode_calls < len(plain.ids)
+            cut = len(plain.ids) // 2
+            resumed = tuple(plain.ids[:cut])
+            rest = await harness.ask(PROMPT, cache_prompt=False, speculates=True, resumed=resumed, **asked)
+            assert (*resumed, *rest.ids) == tuple(plain.ids)
 
 
 @pytest.mark.parametrize("drafted", [1, 15])

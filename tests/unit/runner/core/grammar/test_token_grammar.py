@@ -137,3 +137,63 @@ def test_no_tokenization_is_forced() -> None:
     cursor = GrammarCursor(shared('root ::= "abc"'))
     assert cursor.allowed().tolist() == [2, 4, 5, 9]
     assert matches(grammar_of('root ::= "abc"'), "abc")
+
+
+WORDS = [
+    b"",
+    b"<end>",
+    *(bytes([byte]) for byte in b'{}":, abcdefghijklmnopqrstuvwxyz'),
+    b'{"',
+    b'":',
+    b'",',
+    b'": ',
+    b"na",
+    b"me",
+]
+KEYS = """root ::= "{\\"name\\":" sp "\\"" [a-z]+ "\\"," sp "\\"city\\":" sp ("\\"bonn\\"" | "\\"bern\\"") "}"
+sp ::= " "?"""
+
+
+def longest(text: bytes, *, space: bytes = b"") -> list[int]:
+    """Tokenize by the longest token, as a vocabulary that puts `space` before every text."""
+    ids, rest = [], space + text
+    while rest:
+        found = max((piece for piece in WORDS if piece and rest.startswith(piece)), key=len)
+        ids.append(WORDS.index(found))
+        rest = rest[len(found) :]
+    return ids
+
+
+def forced_pieces(said: bytes, *, space: bytes = b"") -> list[bytes]:
+    tree = TokenTree(WORDS, excluded={END}, tokenize=lambda text: longest(text, space=space))
+    lark = lark_text(ConstraintText(kind="grammar", text=KEYS), tree)
+    grammar = TokenGrammar(lark, tree, end_tokens=frozenset({END}), cpu_s=thread_time)
+    cursor, untouched = GrammarCursor(grammar), GrammarCursor(grammar)
+    ids = longest(said)
+    for token_id in ids:
+        cursor.accept(token_id)
+        untouched.accept(token_id)
+    found = cursor.forced(ids[-1])
+    assert cursor.allowed().tolist() == untouched.allowed().tolist()
+    for token_id in found:
+        assert cursor.allows(token_id)
+        cursor.accept(token_id)
+    return [WORDS[token_id] for token_id in found]
+
+
+@pytest.mark.parametrize("space", [b"", b" "])
+def test_forced_text_is_guessed_in_the_tokens_of_the_vocabulary(space: bytes) -> None:
+    assert forced_pieces(b'{"name":"x","city":"bo', space=space) == [b"n", b"n", b'"', b"}"]
+
+
+def test_a_last_token_that_may_be_a_part_of_a_longer_one_is_no_guess() -> None:
+    assert forced_pieces(b'{"') == [b"na", b"me"]  # a space may follow, and the vocabulary joins it
+
+
+def test_nothing_is_guessed_where_the_grammar_leaves_a_choice_or_the_vocabulary_joins_the_text() -> None:
+    assert forced_pieces(b'{"name":"') == []
+    assert forced_pieces(b'{"name":"x","city":"b') == []
+    assert forced_pieces(b"{") == []
+    tree = TokenTree(WORDS, excluded={END})
+    lark = lark_text(ConstraintText(kind="grammar", text=KEYS), tree)
+    assert GrammarCursor(TokenGrammar(lark, tree, end_tokens=frozenset(), cpu_s=thread_time)).forced(0) == []
