@@ -23,7 +23,7 @@ _EXPLANATIONS = Codec(
     scheduler_pb2.Explanation,
     nested={
         "victims": Codec(VictimView, scheduler_pb2.ExplainedVictim),
-        "replicas": Codec(ReplicaMemory, scheduler_pb2.ExplainedReplica),
+        "replicas": Codec(ReplicaMemory, scheduler_pb2.ExplainedReplica, nested={"speculation": codecs.SPECULATION}),
         "constraints": Codec(AppliedConstraint, scheduler_pb2.AppliedConstraint),
     },
     partial=True,

@@ -55,7 +55,12 @@ _DEVICES = Codec(
 )
 _FILES = Codec(ModelFile, cluster_pb2.Model, partial=True)
 _FACTS = Codec(ModelFacts, cluster_pb2.ModelMemory, partial=True)
-_RUNNERS = Codec(RunnerView, cluster_pb2.RunnerStatus, nested={"state": _STATES, "memory": MEMORY_REPORT}, partial=True)
+_RUNNERS = Codec(
+    RunnerView,
+    cluster_pb2.RunnerStatus,
+    nested={"state": _STATES, "memory": MEMORY_REPORT, "speculation": codecs.SPECULATION},
+    partial=True,
+)
 _MODEL_ORIGINS = Codec(Origin, host_pb2.ModelOrigin)
 ALIASES = Codec(ModelAlias, scheduler_pb2.Alias)
 LOAD_REQUESTS = Codec(

@@ -32,6 +32,8 @@ def explain_lines(answer: Json, *, now_unix_s: float) -> Iterator[str]:
         yield f"held to  {one.get('name')}={one.get('value')} ({one.get('origin')})"
     for replica in answer.get("replicas") or []:
         yield _replica_line(replica)
+        if replica.get("speculation"):
+            yield f"drafts  {_where(replica)}  {_drafts(replica['speculation'])}"
     for candidate in answer.get("candidates") or []:
         yield from _candidate_lines(candidate)
     victims = answer.get("victims") or []
@@ -56,10 +58,29 @@ def _crash_line(row: Json, *, now_unix_s: float) -> str:
     return f"{text}: {row.get('error')}; `puna load {row.get('model')}` tries it at once"
 
 
+def _where(replica: Json) -> str:
+    return f"{replica.get('node')}/{', '.join(replica.get('devices') or []) or 'CPU'}"
+
+
+def _drafts(speculation: Json) -> str:
+    """Say whether guessed tokens are evaluated, how many were right, and from what share on they pay."""
+    if speculation.get("off_reason"):
+        return f"off: {speculation['off_reason']}"
+    text = "for requests with speculative=on"
+    if speculation.get("drafted_tokens"):
+        text += f", {speculation.get('accepted_tokens')} of {speculation['drafted_tokens']} right"
+    if speculation.get("drafters_off"):
+        text += f", {speculation['drafters_off']} drafters switched off"
+    if not speculation.get("call_ms"):
+        return f"{text}, durations of calls not measured yet"
+    share = speculation.get("paying_share")
+    pays = "pay at no share of right ones" if share is None else f"pay from {share:.0%} right ones on"
+    return f"{text}, {pays} (a call of one token takes {speculation['call_ms']:.1f} ms)"
+
+
 def _replica_line(replica: Json) -> str:
-    devices = ", ".join(replica.get("devices") or []) or "CPU"
     predicted, held = int(replica.get("predicted_bytes") or 0), int(replica.get("allocated_bytes") or 0)
-    text = f"loaded  {replica.get('node')}/{devices}  holds {format_bytes(held)}"
+    text = f"loaded  {_where(replica)}  holds {format_bytes(held)}"
     if predicted:
         text += f" (planned {format_bytes(predicted)})"
     text += f", num_ctx {replica.get('context_length')}"

@@ -4,10 +4,12 @@ from common.spec.codec import Codec, EnumCodec
 from common.spec.layout import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
 from common.spec.load_options import LoadOptions
 from common.spec.sampling import Sampling
+from common.spec.speculation import Speculation
 from protos import cluster_pb2, runner_pb2, scheduler_pb2
 
 LOAD_OPTIONS = Codec(LoadOptions, scheduler_pb2.LoadOptions)
 SAMPLING = Codec(Sampling, runner_pb2.Sampling)
+SPECULATION = Codec(Speculation, cluster_pb2.Speculation)
 FLASH_ATTENTION = EnumCodec(FlashAttention, cluster_pb2.FlashAttention.DESCRIPTOR, unknown=FlashAttention.AUTO)
 LAYOUT = Codec(
     Layout,

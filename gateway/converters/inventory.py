@@ -115,6 +115,8 @@ def shown(message: Message, *, without: Collection[str] = ()) -> dict[str, objec
             value = [shown(one) if isinstance(one, Message) else one for one in value]
         elif field.has_presence and not message.HasField(field.name):
             value = None
+        elif isinstance(value, Message):
+            value = shown(value)
         found[_NAMES.get(field.name, field.name)] = round(value, 6) if isinstance(value, float) else value
     return found
 

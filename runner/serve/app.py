@@ -306,8 +306,10 @@ class RunnerProcess(EngineListener):
             self.died(error)
 
     def _see_decode(self, report: StepReport) -> None:
-        """Add a full window of decode steps to the next status: it is not urgent."""
+        """Add what is news of speed and speculation to the next status: it is not urgent."""
         windows = self._windows
+        if report.speculation is not None:
+            self._board.speculation = codecs.SPECULATION.to_proto(report.speculation)
         if windows.take(report.lone_steps) and windows.newest is not None and windows.reads is not None:
             self._board.decode_window = window_to_proto(windows.newest, windows.reads, self._info.layout)
 
@@ -322,6 +324,8 @@ class RunnerProcess(EngineListener):
         if model.memory is not None:
             self._board.memory = memory_to_proto(model.memory)
             self._info.memory.CopyFrom(self._board.memory)
+        if model.speculation is not None:
+            self._board.speculation = codecs.SPECULATION.to_proto(model.speculation)
         for warning in model.warnings:
             log.warning("model.layout_changed", text=warning)
         self._board.ready()

@@ -39,6 +39,7 @@ class StatusBoard:
         self._keep_alive_wishes = 0
         self.memory: cluster_pb2.MemoryReport | None = None
         self.decode_window: cluster_pb2.DecodeWindow | None = None
+        self.speculation: cluster_pb2.Speculation | None = None
         self.hung_s = 0.0  # age of an engine step that should have ended
         self._evaluated_tokens = 0
         self._evaluated_ns = 0
@@ -133,6 +134,7 @@ class StatusBoard:
             threads_max=self.threads.most,
             hung_ms=round(self.hung_s * MS_PER_S),
             multiplexes=requests.slots > 0,
+            speculation=self.speculation,
         )
 
     async def watch(self) -> AsyncIterator[cluster_pb2.RunnerStatus]:

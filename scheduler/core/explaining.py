@@ -185,6 +185,7 @@ def _replicas(state: ClusterState, model: ModelFile) -> list[ReplicaMemory]:
                 predicted_bytes=planned.total_bytes if planned is not None else 0,
                 allocated_bytes=runner.memory.total_bytes if runner.memory is not None else 0,
                 pinned=keeping_of(state, runner).pinned,
+                speculation=runner.speculation,
             )
         )
     return replicas

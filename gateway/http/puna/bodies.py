@@ -272,6 +272,19 @@ class ExplainedLayout(ResponseModel):
     pipeline: bool
 
 
+class ExplainedSpeculation(ResponseModel):
+    """Evaluation of guessed tokens by a replica, and the measured figures that decide about it."""
+
+    off_reason: str = Field(description="Reason why no guess is ever evaluated; empty: requests may ask for it")
+    drafted_tokens: int
+    accepted_tokens: int
+    drafters_off: int
+    call_ms: float = Field(description="Of a decode call with one input; 0: durations are not known yet")
+    paying_share: float | None = Field(
+        description="Smallest share of right guesses that pays for one sequence; null: none does, or it is not known"
+    )
+
+
 class ExplainedReplica(ResponseModel):
     """A replica that there is."""
 
@@ -282,6 +295,7 @@ class ExplainedReplica(ResponseModel):
     predicted_bytes: int
     allocated_bytes: int
     pinned: bool
+    speculation: ExplainedSpeculation | None = Field(description="null: its runner did not report it")
 
 
 class CrashRowAnswer(ResponseModel):

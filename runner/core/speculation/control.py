@@ -124,6 +124,24 @@ def choose_drafts(offers: Sequence[Offer], *, seconds: Callable[[int], float], i
     return best
 
 
+def paying_share(*, seconds: Callable[[int], float], inputs_max: int) -> float | None:
+    """Return the smallest share of right guesses, in steps of a hundredth, at which one sequence gets drafts, if any.
+
+    Args:
+        seconds: as of `choose_drafts`.
+        inputs_max: likewise.
+    """
+    guess = range(DRAFTED_TOKENS_MAX)
+    return next(
+        (
+            percent / 100
+            for percent in range(101)
+            if any(choose_drafts([Offer(guess, percent / 100)], seconds=seconds, inputs_max=inputs_max))
+        ),
+        None,
+    )
+
+
 def right_tokens(share: float, count: int) -> float:
     """Return how many of `count` drafted tokens are expected to be right, one after the other."""
     return sum(accumulate(repeat(share, count), mul), 0.0)

@@ -160,6 +160,7 @@ class BatchedEngine(LlamaEngine[Loop]):
             memory=use,
             reads=_step_reads(launch, use, cells=context.cells),
             threads_max=launch.threads_max,
+            speculation=self._loop.speculation,
         )
         log.info(
             "engine.system",

@@ -12,6 +12,7 @@ from functools import partial
 
 from common.clock import NS_PER_S
 from common.errors import PunaError, QueueFull
+from common.spec.speculation import Speculation
 from runner.core.grammar.token_grammar import NO_TOKEN
 from runner.core.layout.layout import COPIES_BYTES_MAX
 from runner.core.sequence.batching import BatchPlan, BatchRow, plan_batch
@@ -93,6 +94,11 @@ class Loop(EngineLoop):
         self._sampling_ns = 0
         self._called_ns = 0  # when the last decode call began
         self._synced_ns = 0  # when the last call's results were there; 0: nothing ran since
+
+    @property
+    def speculation(self) -> Speculation:
+        """Return the state of speculation as last reported."""
+        return self._speculator.state
 
     def submit(self, sequence: Sequence) -> None:
         """Run a sequence."""

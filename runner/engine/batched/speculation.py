@@ -8,15 +8,18 @@ inputs of several sequences or of a prompt.
 
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
+from dataclasses import replace
 
+from common.clock import MS_PER_S
 from common.spec.layout import DRAFTED_TOKENS_MAX
-from common.telemetry.logs import get_logger
+from common.spec.speculation import Speculation
 from runner.core.sequence.batching import BatchRow
 from runner.core.speculation.control import (
     SEQUENCES_MAX,
     CallTimes,
     Offer,
     choose_drafts,
+    paying_share,
 )
 from runner.core.speculation.drafters import AnswerPool, Drafter, ForcedTextDrafter, NgramDrafter, NgramIndex
 from runner.core.threads.step_times import StepTimes
@@ -26,7 +29,7 @@ from runner.engine.batched.slot_table import Slot, SlotTable
 from runner.engine.contract.engine import StepReport
 from runner.engine.llama.context import Context
 
-log = get_logger()
+NO_WAY_BACK = "the model has a recurrent state, which cannot go back behind a wrong guess"
 
 
 class Speculator:
@@ -49,10 +52,11 @@ class Speculator:
         self._forced = forced_tokens
         self._pool = AnswerPool()
         self.calls = CallTimes()
-        # A state that cannot go back would have to be copied before each call, and computed again after wrong guesses.
-        self.enabled = slots.rules.erases_tail
         self._inputs_max = min(context.ubatch_tokens, context.outputs_max)
         self._drafted = self._accepted = self._off = 0  # since the last report
+        # A state that cannot go back would have to be copied before each call, and computed again after wrong guesses.
+        self.state = Speculation(off_reason="" if slots.rules.erases_tail else NO_WAY_BACK)
+        self._has_ended = False  # a sequence, since the last report
 
     def prepare(self, rows: Rows[BatchRow]) -> None:
         """Set the drafts of the sequences of a call.
@@ -60,7 +64,11 @@ class Speculator:
         Calls with prompts get none, nor do calls of many sequences, or of several in caches of their own: llama.cpp
         would compute their unequal rows one after the other.
         """
-        if not self.enabled or not 0 < len(rows) <= SEQUENCES_MAX or (len(rows) > 1 and not self._context.shares_cells):
+        if (
+            self.state.off_reason
+            or not 0 < len(rows) <= SEQUENCES_MAX
+            or (len(rows) > 1 and not self._context.shares_cells)
+        ):
             return
         offers, sequences = [], []
         for row in rows:
@@ -82,7 +90,7 @@ class Speculator:
 
     def see_call(self, rows: Rows[BatchRow], inputs: int, seconds: float) -> None:
         """Learn from the duration of a call."""
-        if self.enabled and len(rows) <= SEQUENCES_MAX:
+        if not self.state.off_reason and len(rows) <= SEQUENCES_MAX:
             self.calls.see(inputs, seconds)
 
     def withdraw(self, rows: Rows[BatchRow]) -> bool:
@@ -109,14 +117,38 @@ class Speculator:
 
     def ended(self, sequence: Sequence) -> None:
         """Keep an answer for those that come."""
+        self._has_ended = True
         drafts = sequence.drafts
         if drafts is not None and sequence.request.cache_prompt:
             self._pool.add(sequence.request.cache_salt, drafts.said[drafts.answer_start :])
 
     def tell(self, report: StepReport) -> None:
-        """Add the counts since the last report."""
+        """Add the counts since the last report, and after the end of a sequence the figures that decide."""
         report.drafted_tokens, report.accepted_tokens, report.drafters_off = self._drafted, self._accepted, self._off
-        self._drafted = self._accepted = self._off = 0
+        if self._drafted or self._off:
+            before = self.state
+            self.state = replace(
+                before,
+                drafted_tokens=before.drafted_tokens + self._drafted,
+                accepted_tokens=before.accepted_tokens + self._accepted,
+                drafters_off=before.drafters_off + self._off,
+            )
+            self._drafted = self._accepted = self._off = 0
+        if self._has_ended:
+            self._has_ended = False
+            self.state = report.speculation = self._with_figures()
+
+    def _with_figures(self) -> Speculation:
+        seconds = self._seconds(alike=1)
+        if self.state.off_reason or not seconds(1) or not seconds(2):
+            return self.state
+        share = paying_share(seconds=seconds, inputs_max=self._inputs_max)
+        return replace(self.state, call_ms=seconds(1) * MS_PER_S, paying_share=share)
+
+    def _seconds(self, *, alike: int) -> Callable[[int], float]:
+        """Return the durations of calls by their inputs; where none was seen, as that of `alike` inputs suggests."""
+        line = self._times.cost()
+        return lambda inputs: self.calls.seconds(inputs, like=alike, line=line)
 
     def _choose(self, offers: list[Offer]) -> tuple[int, ...]:
         if self._forced is not None:
@@ -124,12 +156,7 @@ class Speculator:
             return tuple([min(self._forced, room, len(offer.tokens)) for offer in offers])
         if not all(offer.tokens for offer in offers):
             return (0,) * len(offers)
-        line, alike = self._times.cost(), len(offers)
-        return choose_drafts(
-            offers,
-            seconds=lambda inputs: self.calls.seconds(inputs, like=alike, line=line),
-            inputs_max=self._inputs_max,
-        )
+        return choose_drafts(offers, seconds=self._seconds(alike=len(offers)), inputs_max=self._inputs_max)
 
     def _drafts(self, slot: Slot, sequence: Sequence) -> Drafts:
         said = [*slot.held, *sequence.pending]

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from common.errors import PunaError, UnsupportedCapability
 from common.spec.layout import Layout
+from common.spec.speculation import Speculation
 from runner.core.layout.memory_report import MemoryUse
 from runner.core.sequence.decode_windows import LoneStep, StepReads
 from runner.core.sequence.endings import Ending
@@ -85,6 +86,7 @@ class StepReport:
     drafted_tokens: int = 0  # that calls evaluated beside the certain ones
     accepted_tokens: int = 0  # of them that the sampler drew, too
     drafters_off: int = 0  # switched off for one sequence, because they failed or were slow
+    speculation: Speculation | None = None  # as of a sequence that ended
     images_encoded: int = 0
     encode_s: float = 0.0  # in the encoder's thread
     slots_busy: int = 0
@@ -106,6 +108,7 @@ class LoadedModel:
     memory: MemoryUse | None  # what the engine really holds; None where it cannot tell
     reads: StepReads | None = None  # what a decode step of one token reads; None where it cannot tell
     threads_max: int = 0  # CPU threads that it would use; 0: their number stays, or devices compute everything
+    speculation: Speculation | None = None  # None: the engine never evaluates guesses
 
 
 class LoadProgress(NamedTuple):

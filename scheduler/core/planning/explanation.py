@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from common.spec.speculation import Speculation
 from scheduler.core.planning.candidates import Candidate, Placement, Refusal
 from scheduler.core.values.constraint_origins import AppliedConstraint
 from scheduler.core.values.faults import CrashRow
@@ -28,6 +29,7 @@ class ReplicaMemory:
     predicted_bytes: int  # 0: adopted, not planned here
     allocated_bytes: int
     pinned: bool
+    speculation: Speculation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

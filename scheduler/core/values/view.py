@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from common.spec.layout import Layout
+from common.spec.speculation import Speculation
 from scheduler.core.values.asked import NOTHING_ASKED, Asked
 from scheduler.core.values.facts import ModelFacts
 from scheduler.core.values.faults import Fault
@@ -159,6 +160,7 @@ class RunnerView:
     requests_total: int = 0
     held_prompt_s: float = 0.0  # what it took to evaluate the prompts that its slots hold
     memory: MemoryReport | None = None
+    speculation: Speculation | None = None  # None: not loaded, or of an earlier build
     fault: Fault | None = None
     last_error_line: str = ""  # of its log, while it loads
     asked: Asked = NOTHING_ASKED  # as its Start said

@@ -14,6 +14,7 @@ from tests.integration.runner import constraints
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import GREEDY, Answer, Harness, running
 from tests.integration.runner.oracle import Oracles
+from tests.integration.runner.processes import collect, greedy, started
 from tools.model_zoo import ZOO, build
 from tools.model_zoo.catalogue import recipe_of
 from tools.model_zoo.recipe import WeightType
@@ -218,6 +219,20 @@ async def test_a_full_context_is_shifted_between_drafts(quantized: Quantized) ->
         answer = await harness.ask(PROMPT, max_tokens=150, ignore_eos=True, speculates=True)
         assert len(answer.ids) == 150
         assert counts(harness)[1] > 0
+
+
+@pytest.mark.parametrize("name", ["dense", "recurrent"])
+async def test_a_runner_reports_what_decides_about_guesses(zoo: Zoo, tmp_path: Path, name: str) -> None:
+    async with started(zoo(name), tmp_path, layout='{"slots": 2, "contextTokens": 512, "threads": 1}') as runner:
+        loaded = (await runner.ready()).speculation
+        assert bool(loaded.off_reason) == (name in NO_WAY_BACK)
+        assert not loaded.HasField("paying_share")
+        request = greedy("Hello", max_tokens=12)
+        request.speculates = True
+        await collect(runner.client, request)
+        used = (await runner.ready()).speculation
+        assert used.off_reason == loaded.off_reason
+        assert (used.call_ms > 0.0) == (name not in NO_WAY_BACK)
 
 
 class Broken:

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from common.spec import codecs
 from common.spec.layout import FlashAttention
 from common.spec.load_options import LoadOptions
+from common.spec.speculation import Speculation
 from scheduler.constraint_converters import from_explanation
 from scheduler.core.planning.candidates import Verdict
 from scheduler.core.state.effects import AnswerExplained
@@ -120,6 +122,20 @@ def test_explain_shows_what_a_replica_was_planned_with_and_what_it_holds() -> No
     (replica,) = world.explain("m").replicas
     assert replica.predicted_bytes == replica.allocated_bytes > 0
     assert replica.device_names == ("GPU-0",)
+
+
+def test_explain_shows_the_speculation_of_a_replica_as_its_runner_reports_it() -> None:
+    world = loaded()
+    (replica,) = world.explain("m").replicas
+    assert replica.speculation is None
+    shown = Speculation(drafted_tokens=9, accepted_tokens=5, call_ms=6.0, paying_share=0.25)
+    one = world.runners[replica.placement_id]
+    one.view = replace(one.view, speculation=shown)
+    world.report()
+    explanation = world.explain("m")
+    assert explanation.replicas[0].speculation == shown
+    (wire,) = from_explanation(explanation).replicas
+    assert codecs.SPECULATION.from_proto(wire.speculation) == shown
 
 
 def test_of_an_unknown_model_nothing_is_explained() -> None:

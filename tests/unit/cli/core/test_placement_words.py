@@ -1,5 +1,7 @@
 """Constraints as words, and explanations as lines."""
 
+from typing import Any
+
 import pytest
 
 from cli.core.constraint_words import constraints_of_words
@@ -164,6 +166,33 @@ def test_an_explanation_names_every_figure_what_goes_and_what_would_fit() -> Non
         "auto    slots 4, num_ctx 32768, evicted 1, measured 3 rounds, attempts 1",
         "would fit  num_ctx 8192 on a/GPU-1",
     ]
+
+
+FIGURES = {"drafted_tokens": 40, "accepted_tokens": 12, "drafters_off": 2, "call_ms": 6.12, "paying_share": 0.35}
+
+
+@pytest.mark.parametrize(
+    ("speculation", "text"),
+    [
+        ({"off_reason": "no way back"}, "off: no way back"),
+        ({"call_ms": 0.0}, "for requests with speculative=on, durations of calls not measured yet"),
+        (
+            FIGURES,
+            (
+                "for requests with speculative=on, 12 of 40 right, 2 drafters switched off, "
+                "pay from 35% right ones on (a call of one token takes 6.1 ms)"
+            ),
+        ),
+        (
+            {"call_ms": 6.12, "paying_share": None},
+            "for requests with speculative=on, pay at no share of right ones (a call of one token takes 6.1 ms)",
+        ),
+    ],
+)
+def test_an_explanation_shows_what_decides_about_guessed_tokens(speculation: dict[str, Any], text: str) -> None:
+    replica = {"node": "a", "devices": [], "speculation": speculation}
+    _, _, line = explain_lines({"model": "m", "replicas": [replica]}, now_unix_s=0.0)
+    assert line == f"drafts  a/CPU  {text}"
 
 
 @pytest.mark.parametrize(

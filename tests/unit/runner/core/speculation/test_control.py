@@ -14,6 +14,7 @@ from runner.core.speculation.control import (
     CallTimes,
     Offer,
     choose_drafts,
+    paying_share,
     right_tokens,
 )
 
@@ -62,6 +63,15 @@ def test_drafts_stay_within_the_inputs_of_a_call() -> None:
 
 def test_a_short_guess_is_evaluated_in_a_size_that_calls_have() -> None:
     assert choose_drafts([Offer(GUESS[:5], 1.0)], seconds=call_s, inputs_max=64) == (3,)
+
+
+def test_the_share_that_pays_is_the_smallest_one_with_drafts() -> None:
+    share = paying_share(seconds=call_s, inputs_max=64)
+    assert share is not None
+    assert chosen(share)[0] > 0
+    assert chosen(share - 0.01) == (0,)
+    assert paying_share(seconds=float, inputs_max=64) is None
+    assert paying_share(seconds=lambda _: 0.0, inputs_max=64) is None
 
 
 def test_times_of_sizes_that_were_not_seen_follow_the_line_of_all_calls() -> None:

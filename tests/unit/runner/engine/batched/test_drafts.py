@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from common.spec.speculation import Speculation
 from runner.core.sequence.slots import MemoryRules
 from runner.core.speculation.drafters import Drafter
 from runner.engine.batched.drafts import DRAFT_NS_MAX
 from runner.engine.batched.sequence import Sequence
+from runner.engine.batched.speculation import NO_WAY_BACK
 from tests.unit.runner.engine.batched.test_loop import following
 from tests.unit.runner.simulated_context import VOCABULARY, Simulation
 
@@ -68,6 +70,20 @@ def test_memory_that_cannot_go_back_has_no_drafts() -> None:
     simulation.submit([1, 2], max_tokens=10, speculates=True)
     simulation.run()
     assert len(simulation.context.calls) == 10
+    assert simulation.loop.speculation.off_reason == NO_WAY_BACK
+    assert simulation.recorder.reports[-1].speculation == Speculation(off_reason=NO_WAY_BACK)
+
+
+def test_every_end_of_a_sequence_reports_the_counts_since_the_start() -> None:
+    simulation = guessing(0.5, 7)
+    for number in range(3):
+        simulation.submit([number, number + 1], max_tokens=20, speculates=True)
+        simulation.run()
+        reports = simulation.recorder.reports
+        (*_, newest) = (report.speculation for report in reports if report.speculation is not None)
+        assert newest.drafted_tokens == sum(report.drafted_tokens for report in reports) > 0
+        assert newest.accepted_tokens == sum(report.accepted_tokens for report in reports)
+    assert sum(report.speculation is not None for report in reports) == 3
 
 
 def test_where_cells_run_out_drafts_are_left_out_before_anything_is_evicted() -> None:
