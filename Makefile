@@ -17,7 +17,7 @@ PYTEST := $(BIN)/pytest
 SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops attack bench bench-engine bench-placement bench-gateway bench-overload placement-grid behaviours conformance clients faults soak fuzz audit deps-system clean
+.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops attack bench bench-engine bench-real bench-placement bench-gateway bench-overload placement-grid behaviours conformance clients faults soak fuzz audit deps-system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -84,6 +84,11 @@ bench: setup ## measure against llama-server of the same build
 bench-engine: setup ## measure the runner alone against llama-server (BENCH_OPTIONS="--rounds 5 --models 57m")
 	tools/peers/build_llama_server.sh
 	$(BIN)/python -m bench.engine $(BENCH_OPTIONS)
+
+bench-real: setup ## trained weights from installed packages: bars S1, S2 and S5, else skipped with the reason
+	tools/peers/build_llama_server.sh
+	$(BIN)/python -m bench.engine --models gemma3-270m $(BENCH_OPTIONS)
+	$(BIN)/python -m bench.speculation gemma3-270m
 
 bench-gateway: setup ## what the gateway adds to a runner's own gRPC, and the tokens that one core relays (about 4 minutes)
 	$(BIN)/python -m bench.gateway $(BENCH_OPTIONS)

@@ -1,62 +1,113 @@
-"""Our engine with and without drafted tokens, alternating in one process: `python -m bench.speculation MODEL.gguf`.
+"""Our engine with and without drafted tokens, alternating in one process: verdict lines for the bars S4 and S5.
 
-An oracle drafts the known answer and is right at a given share; without an oracle the engine's own drafters guess.
+    python -m bench.speculation MODEL [--rounds 5] [--tokens 200]
+
+MODEL is a file, or a name of bench/engine/cases.py. An oracle drafts the known answer and is right at a given share;
+without an oracle the engine's own drafters guess. S4 is of the model `1b`, S5 of trained weights (`gemma3-270m`).
 """
 
 import argparse
 import asyncio
 import statistics
+import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
+from bench.engine.models import ModelMissing, cache_folder, model_file
+from bench.machine import load_average
 from runner.core.sequence.endings import EndReason
 from tests.integration.runner.harness import Harness, running
 from tests.integration.runner.oracle import Oracles
 
 PROMPT = "The weather is cold in the morning, and the report says it in the same words again: "
-SHARES = (0.9, 0.3, 0.1, 0.0)
+COPY = (
+    "Text: The harbour master wrote down every ship that came in before noon, its flag, its cargo and the name of its "
+    "captain, and read the list aloud to the clerks at the long table.\nThe same text once more: "
+)
 
 
-async def tokens_per_s(harness: Harness, *, streams: int, tokens: int, speculates: bool) -> tuple[float, list[int]]:
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A drafter and the smallest ratio, with drafts over without, that its bar asks for."""
+
+    bar: str
+    name: str
+    streams: int
+    bound: float
+    share: float | None = None  # of an oracle's drafts that are right; None: the engine's own drafters
+    prompt: str = PROMPT
+
+    def verdict(self, ratio: float) -> str:
+        """Return a line for people and scripts."""
+        word = "reached" if ratio >= self.bound else "MISSED"
+        streams = "1 stream" if self.streams == 1 else f"{self.streams} streams"
+        return f"{self.bar} {word}: {self.name}, {streams}: {ratio:.2f} of the tokens/s without (bar {self.bound})"
+
+
+CASES = (
+    Case("S4", "oracle 90%", 1, 2.0, 0.9),
+    *(Case("S4", f"oracle {share:.0%}", 1, 0.98, share) for share in (0.3, 0.1, 0.0)),
+    *(Case("S4", f"oracle {share:.0%}", 16, 0.99, share) for share in (0.9, 0.0)),
+    Case("S4", "own drafters", 1, 0.98),
+    Case("S5", "text that copies its prompt", 1, 1.8, prompt=COPY),
+)
+
+
+async def tokens_per_s(harness: Harness, case: Case, *, tokens: int, speculates: bool) -> tuple[float, list[int]]:
     """Run streams of one answer length; return tokens/s of all together, and the first answer."""
     began_s = time.perf_counter()
     opened = [
         harness.open(
-            f"{PROMPT}{number}", max_tokens=tokens, ignore_eos=True, speculates=speculates, cache_prompt=streams == 1
+            f"{case.prompt}{number if case.streams > 1 else ''}",
+            max_tokens=tokens,
+            ignore_eos=True,
+            speculates=speculates,
+            cache_prompt=False,
         )
-        for number in range(streams)
+        for number in range(case.streams)
     ]
     answers = [await harness.read(stream) for stream in opened]
     assert all(answer.end.ending.reason is EndReason.LENGTH for answer in answers)
-    return streams * tokens / (time.perf_counter() - began_s), answers[0].ids
+    return case.streams * tokens / (time.perf_counter() - began_s), answers[0].ids
 
 
 async def measure(model: Path, *, rounds: int, tokens: int, threads: int) -> None:
-    """Print the median ratio, with over without, of each case."""
+    """Print the verdict on the median ratio of each case, and the ratios."""
     oracles = Oracles()
     async with running(model, slots=16, context=1024, threads=threads, drafters=oracles) as harness:
-        _, truth = await tokens_per_s(harness, streams=1, tokens=tokens, speculates=False)
-        for share, streams in [*((share, 1) for share in SHARES), (0.9, 16), (None, 1)]:
-            oracles.answer, oracles.share = (truth, share) if share is not None else ((), 0.0)
+        for case in CASES:
+            oracles.answer = ()
+            _, truth = await tokens_per_s(harness, case, tokens=tokens, speculates=False)
+            if case.share is not None:
+                oracles.answer, oracles.share = truth, case.share
             ratios = []
+            before_load = load_average()
             for _ in range(rounds):
-                without, _ = await tokens_per_s(harness, streams=streams, tokens=tokens, speculates=False)
-                drafted, _ = await tokens_per_s(harness, streams=streams, tokens=tokens, speculates=True)
+                without, _ = await tokens_per_s(harness, case, tokens=tokens, speculates=False)
+                drafted, _ = await tokens_per_s(harness, case, tokens=tokens, speculates=True)
                 ratios.append(drafted / without)
-            name = "own drafters" if share is None else f"oracle {share:.0%}"
-            print(f"{name:14} {streams:2} streams: {statistics.median(ratios):.2f}x  {[round(r, 2) for r in ratios]}")
+            figures = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+            print(f"{case.verdict(statistics.median(ratios))}  [{figures}] load average {before_load}", flush=True)
 
 
-def main() -> None:
-    """Parse the command line and measure."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
+def main() -> int:
+    """Parse the command line and measure; a model that is not installed is skipped with its reason."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    asyncio.run(measure(options.model, rounds=options.rounds, tokens=options.tokens, threads=options.threads))
+    path = Path(options.model)
+    try:
+        model = path if path.is_file() else model_file(options.model, cache_folder())
+    except ModelMissing as missing:
+        print(f"skipped: {missing}")
+        return 0
+    asyncio.run(measure(model, rounds=options.rounds, tokens=options.tokens, threads=options.threads))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

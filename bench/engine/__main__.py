@@ -18,7 +18,7 @@ from typing import Any
 from bench.engine.cases import DEFAULT_MODELS, GRAMMAR, SLOTS, Case, Kind, ModelPlan, choose_plans
 from bench.engine.figures import Round, compare, ratios
 from bench.engine.measure import BothServers, Measurement, equal_answers, load_round, measured_round
-from bench.engine.models import cache_folder, layer_count, model_file
+from bench.engine.models import ModelMissing, cache_folder, layer_count, model_file
 from bench.engine.servers import OURS, PEER, Sizes, running_llama_server, running_runner
 from bench.engine.streams import Ask
 from bench.engine.table import comparison_table, target_table
@@ -39,7 +39,16 @@ def main() -> int:
     except LookupError as error:
         print(error.args[0], file=sys.stderr)
         return 2
-    files = {plan.name: model_file(plan.name, options.model_folder) for plan in plans}
+    files: dict[str, Path] = {}
+    skipped: list[str] = []
+    for plan in plans:
+        try:
+            files[plan.name] = model_file(plan.name, options.model_folder)
+        except ModelMissing as missing:
+            skipped.append(f"{plan.name}: skipped: {missing}")
+            print(skipped[-1], file=sys.stderr)
+    if not files:
+        return 0
     began_s = time.monotonic()
     outcome: dict[str, Any] = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -52,10 +61,10 @@ def main() -> int:
             "device": options.device,
         },
         "servers": {},
-        "notes": [],
+        "notes": skipped,
     }
     rounds: list[Round] = []
-    for plan in plans:
+    for plan in (one for one in plans if one.name in files):
         measured = asyncio.run(_measure(plan, files[plan.name], program, options))
         rounds += measured.rounds
         outcome["servers"][plan.name] = measured.servers

@@ -56,6 +56,15 @@ def _prefix(tokens: int) -> Case:
     return Case(name="prefix-16", streams=16, prompt_tokens=1024 + 16, shared_tokens=1024, tokens=tokens)
 
 
+def _first_tokens() -> tuple[Case, ...]:
+    """Prompts that arrive together and share nothing."""
+    return tuple(
+        Case(name=f"first-{prompt}-{count}", streams=count, prompt_tokens=prompt, tokens=4)
+        for prompt in (128, 640)
+        for count in (1, 4, 16)
+    )
+
+
 _LOAD = Case(name="load", kind=Kind.LOAD)
 
 PLANS = (
@@ -67,6 +76,7 @@ PLANS = (
             _LOAD,
             *_streams(prompt_tokens=64, tokens=96),
             Case(name="sampled-16", streams=16, prompt_tokens=64, tokens=96, temperature=0.8),
+            *_first_tokens(),
             _prefix(tokens=32),
             Case(name="grammar-4", streams=4, prompt_tokens=64, tokens=64, grammar=GRAMMAR),
         ),
@@ -83,6 +93,13 @@ PLANS = (
         name="1b-prefix",
         context_tokens=1280,
         cases=(_prefix(tokens=16),),
+    ),
+    ModelPlan(name="1b-first", context_tokens=768, cases=_first_tokens()),
+    # Trained weights from packages (`make bench-real`): skipped where they are not installed.
+    ModelPlan(
+        name="gemma3-270m",
+        context_tokens=1280,
+        cases=(_LOAD, *_streams(prompt_tokens=64, tokens=96), *_first_tokens(), _prefix(tokens=32)),
     ),
     ModelPlan(
         name="8b",

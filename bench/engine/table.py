@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bench.engine.figures import METRICS, OWN_METRICS, Comparison
-from bench.engine.targets import Verdict
+from bench.engine.targets import Measure, Verdict
 
 _FORMATS = {metric.name: (metric.title, metric.digits) for metric in (*METRICS, *OWN_METRICS)}
 
@@ -23,11 +23,14 @@ def comparison_table(comparisons: Sequence[Comparison], *, ours: str, peer: str)
 
 def target_table(verdicts: Sequence[Verdict]) -> list[str]:
     """Return a table with a row per target."""
-    lines = ["| target | measured | bound | kept |", "|---|---:|---:|---|"]
+    lines = ["| bar | target | measured | bound | kept |", "|---|---|---:|---:|---|"]
     for verdict in verdicts:
         target = verdict.target
         title, _ = _FORMATS[target.metric]
         sign = "≥" if target.at_least else "≤"
-        what = f"{target.model} {target.case}, {title}" + (", ratio" if target.of_ratio else "")
-        lines.append(f"| {what} | {verdict.value:.2f} | {sign} {target.bound:g} | {'yes' if verdict.kept else 'no'} |")
+        what = f"{target.model} {target.case}, {title}"
+        if target.measure is not Measure.OWN:
+            what += f", {target.measure.value}"
+        kept = "yes" if verdict.kept else "no"
+        lines.append(f"| {target.bar} | {what} | {verdict.value:.2f} | {sign} {target.bound:g} | {kept} |")
     return lines

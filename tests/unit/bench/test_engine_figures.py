@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 
+from bench.engine.cases import PLANS
 from bench.engine.figures import Comparison, Cost, Round, compare, equal_share, percentile, ratios, stream_figures
 from bench.engine.streams import TokenStream
 from bench.engine.table import comparison_table, target_table
-from bench.engine.targets import judge
+from bench.engine.targets import TARGETS, judge
 
 
 def stream(*times_s: float, sent_s: float = 0.0, ids: tuple[int, ...] | None = None) -> TokenStream:
@@ -101,4 +104,20 @@ def test_targets_are_judged_where_they_were_measured() -> None:
     verdicts = judge(compare(rounds, ours="ours", peer="peer"))
 
     assert [(verdict.value, verdict.kept) for verdict in verdicts] == [(0.9, False)]
-    assert target_table(verdicts)[2] == "| 57m streams-1, tokens/s, ratio | 0.90 | ≥ 0.95 | no |"
+    assert target_table(verdicts)[2] == "| S1 | 57m streams-1, tokens/s, ratio | 0.90 | ≥ 1 | no |"
+
+
+def test_a_target_may_bound_how_much_later_a_first_token_comes() -> None:
+    rounds = [
+        replace(entry(server, 0, 10.0), case="first-128-4", first_token_s=(first_s, first_s))
+        for server, first_s in (("ours", 0.2025), ("peer", 0.2))
+    ]
+    (verdict,) = judge(compare(rounds, ours="ours", peer="peer"))
+    assert (verdict.target.bar, verdict.kept) == ("S2", True)
+    assert verdict.value == pytest.approx(2.5)
+    assert target_table([verdict])[2] == "| S2 | 57m first-128-4, first token p50 ms, difference | 2.50 | ≤ 3 | yes |"
+
+
+def test_every_target_is_of_a_case_that_is_measured() -> None:
+    cases = {(plan.name, case.name) for plan in PLANS for case in plan.cases}
+    assert {(target.model, target.case) for target in TARGETS} <= cases
