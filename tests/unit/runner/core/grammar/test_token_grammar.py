@@ -1,5 +1,6 @@
 """Grammars over tokens: which may come next, and where an answer is."""
 
+import json
 import random
 from time import thread_time
 
@@ -9,7 +10,7 @@ from common.errors import InvalidRequest
 from runner.core.grammar.constraint_text import ConstraintText, lark_text
 from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar
 from runner.core.grammar.token_tree import TokenTree
-from tests.unit.runner.grammar_walks import grammar_of, matches
+from tests.unit.runner.grammar_walks import grammar_of, matches, random_text, schema_grammar
 
 PIECES = [
     b"",
@@ -188,6 +189,43 @@ def test_forced_text_is_guessed_in_the_tokens_of_the_vocabulary(space: bytes) ->
 
 def test_a_last_token_that_may_be_a_part_of_a_longer_one_is_no_guess() -> None:
     assert forced_pieces(b'{"') == [b"na", b"me"]  # a space may follow, and the vocabulary joins it
+
+
+SCHEMA = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "description": {"type": "string"},
+            "kind": {"enum": ["alpha", "alpine", 3]},
+            "nested": {"type": "object", "properties": {"value": {"type": "number"}}, "additionalProperties": False},
+            "constant": {"const": {"a": [1, 2]}},
+        },
+        "required": ["description", "constant"],
+        "additionalProperties": False,
+    },
+}
+WALKS = [schema_grammar(json.dumps(SCHEMA)), grammar_of(KEYS), grammar_of('root ::= ("ab" | "abc" | "é")* "end"?')]
+
+
+@pytest.mark.parametrize("grammar", WALKS)
+@pytest.mark.parametrize("seed", range(8))
+def test_looking_for_forced_text_changes_nothing_of_an_answer(grammar: TokenGrammar, seed: int) -> None:
+    draw = random.Random(seed)
+    looking, plain = GrammarCursor(grammar), GrammarCursor(grammar)
+    looked = 0
+    for byte in random_text(grammar, seed)[:2000]:
+        if draw.random() < 0.7:
+            looking.forced(0)
+            looked += 1
+        other = draw.randrange(256)
+        assert looking.allows(other) == plain.allows(other)
+        assert looking.complete == plain.complete
+        assert looking.allowed().tolist() == plain.allowed().tolist()
+        looking.accept(byte)
+        plain.accept(byte)
+    assert looking.complete == plain.complete
+    assert looked or not random_text(grammar, seed)
 
 
 def test_nothing_is_guessed_where_the_grammar_leaves_a_choice_or_the_vocabulary_joins_the_text() -> None:
