@@ -5,6 +5,7 @@ their inputs, and the share of right guesses, which is counted for guesses that 
 that is wrong costs the time to ask it, and one that becomes right is noticed.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate, repeat
@@ -132,14 +133,12 @@ def paying_share(*, seconds: Callable[[int], float], inputs_max: int) -> float |
         inputs_max: likewise.
     """
     guess = range(DRAFTED_TOKENS_MAX)
-    return next(
-        (
-            percent / 100
-            for percent in range(101)
-            if any(choose_drafts([Offer(guess, percent / 100)], seconds=seconds, inputs_max=inputs_max))
-        ),
-        None,
-    )
+
+    def pays(percent: int) -> bool:
+        return any(choose_drafts([Offer(guess, percent / 100)], seconds=seconds, inputs_max=inputs_max))
+
+    smallest = bisect_left(range(101), True, key=pays)  # more right guesses never gain less
+    return smallest / 100 if smallest <= 100 else None
 
 
 def right_tokens(share: float, count: int) -> float:
