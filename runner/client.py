@@ -3,6 +3,9 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Self
 
+import grpc
+
+from common.errors import InternalError
 from common.grpc.client import ask, call_metadata, open_channel
 from common.grpc.errors import domain_errors, received
 from common.trust.identity import own_identity
@@ -67,6 +70,28 @@ class RunnerClient:
         finally:
             call.cancel()
             await events.aclose()  # else the event loop does it, in a task of its own
+
+    async def probation(
+        self, request: runner_pb2.ProbationRequest, *, timeout_s: float | None = None
+    ) -> AsyncIterator[runner_pb2.ProbationGranted]:
+        """Yield once the caller's request is the only one on probation, until the iterator is closed.
+
+        A runner of an earlier build has no such place, and grants it at once.
+
+        Raises:
+            PunaError: as the runner raised it; ModelUnavailable if it cannot be reached or died.
+        """
+        call = self._stub.Probation(request, timeout=timeout_s, metadata=call_metadata())
+        try:
+            with domain_errors():
+                async for granted in call:
+                    yield granted
+        except InternalError:
+            if await call.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+            yield runner_pb2.ProbationGranted()
+        finally:
+            call.cancel()
 
     async def embed(
         self, request: runner_pb2.EmbedRequest, *, timeout_s: float | None = None

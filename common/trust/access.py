@@ -47,7 +47,9 @@ _SERVICES: dict[str, dict[str, frozenset[Role]]] = {
         **dict.fromkeys(("StatBlob", "ReadBlob", "ReadManifest"), frozenset({Role.GATEWAY, Role.NODE})),
     },
     "puna.v1.Runner": {
-        **dict.fromkeys(("Generate", "Multiplex", "Embed", "Rerank", "Tokenize", "Detokenize", "WatchLoad"), _GATEWAY),
+        **dict.fromkeys(
+            ("Generate", "Multiplex", "Probation", "Embed", "Rerank", "Tokenize", "Detokenize", "WatchLoad"), _GATEWAY
+        ),
         "GetInfo": frozenset({Role.GATEWAY, Role.SCHEDULER}),
         **dict.fromkeys(("UseThreads", "UseIdentity"), _NOT_ROLES),
     },

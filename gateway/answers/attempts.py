@@ -1,5 +1,7 @@
 """Tries of one request: earlier replicas, permission for another try, and the crashes that it is blamed for."""
 
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from common.errors import (
@@ -19,10 +21,12 @@ from common.errors import (
 from common.telemetry.logs import get_logger
 from gateway import metrics
 from gateway.answers.record import RequestRecord
+from gateway.converters.generation import placement_to_proto
 from gateway.core.dispatch.resume import RESUMES_MAX, RetryBudget, Suspicion
 from gateway.core.models.routes import ReplicaInfo
 from gateway.replicas.replicas import Connection, ReplicaPool
-from gateway.replicas.runner_calls import RunnerSilent, RunnerStalled
+from gateway.replicas.runner_calls import RunnerCall, RunnerSilent, RunnerStalled
+from protos import runner_pb2
 
 log = get_logger()
 
@@ -73,8 +77,25 @@ class Attempts:
             metrics.RESUMES.labels(self.cause, "resumed").inc()
             log.info("answer.resumed", cause=self.cause, replica=connection.info.key, at_token=self.answer_tokens)
             self.cause = ""
-        if self.suspicion.is_suspect and self.suspicion.is_past(self.answer_tokens):
-            self.pool.clear_suspect(connection)
+        if self.suspicion.is_computed and self.suspicion.is_past(self.answer_tokens):
+            self.pool.clear_suspect(connection, self.suspicion)
+
+    @property
+    def suspect(self) -> Suspicion | None:
+        """Return the suspicion if the request is a suspect."""
+        return self.suspicion if self.suspicion.is_suspect else None
+
+    @asynccontextmanager
+    async def probation(self, connection: Connection, timeout_s: float) -> AsyncIterator[AsyncExitStack]:
+        """Let a suspect wait until the replica computes no other, of any gateway; closing lets the next one begin."""
+        async with AsyncExitStack() as held:
+            if self.suspicion.is_suspect:
+                request = runner_pb2.ProbationRequest(placement=placement_to_proto(connection.info))
+                grants = connection.runner.probation(request, timeout_s=timeout_s)
+                if await anext(await held.enter_async_context(RunnerCall(grants, connection.streams)), None) is None:
+                    raise RunnerLost(LOST_TEXT)
+                self.suspicion.is_computed = True
+            yield held
 
     def retry_or_raise(self, error: PunaError, connection: Connection | None) -> None:
         """Decide on a failed call: return if the request may try again.
@@ -153,10 +174,13 @@ class Attempts:
         """Count a crash, unless it was none, nothing was computed there, or another request is the likelier culprit."""
         if isinstance(error, DeviceLost | RequestCanceled | RunnerSilent) or not _is_of_a_process(error):
             return
-        now_s = self.pool.now_s()
-        if self.suspicion.is_suspect and connection.has_suspect and not self.suspicion.is_past(self.answer_tokens):
+        now_s, suspect = self.pool.now_s(), connection.suspect
+        since_s = now_s - (connection.suspect_crashed_s or -SAME_CRASH_S)
+        if suspect is self.suspicion:
+            if not suspect.is_computed:  # it was waiting for its probation
+                return
             connection.suspect_crashed_s = now_s
-        elif connection.has_suspect or now_s - (connection.suspect_crashed_s or -SAME_CRASH_S) < SAME_CRASH_S:
+        elif since_s < SAME_CRASH_S or (suspect is not None and suspect.is_computed):
             return
         self.suspicion.crashed(answer_tokens=self.answer_tokens)
         self.crashed.append(connection.info)

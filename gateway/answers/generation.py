@@ -97,12 +97,17 @@ class Generation:
         started_s = self.clock.now_s()
         events = connection.runner.generate(message, timeout_s=timeout_s, on_sent=self.record.prepared)
         try:
-            async with RunnerCall(events, connection.streams) as call:
+            async with (
+                self.attempts.probation(connection, timeout_s) as probation,
+                RunnerCall(events, connection.streams) as call,
+            ):
                 async for event in call:
                     match event.WhichOneof("event"):
                         case "tokens":
                             for delta in self._take(event.tokens, prompt, connection, spent):
                                 yield delta
+                            if self.attempts.suspicion.is_past_probation:
+                                await probation.aclose()
                         case "prompt":
                             progress = converters.PROMPT_PROGRESS.from_proto(event.prompt)
                             self.record.prompt_tokens = max(self.record.prompt_tokens, progress.total_tokens)

@@ -133,12 +133,7 @@ class Inference:
                 finally:
                     turn.end()
                     if connection is not None:
-                        self._release(slot, connection, spent)
-
-    def _release(self, slot: SlotRequest, connection: Connection, spent: Spent) -> None:
-        if slot.need.is_suspect:
-            self.dispatcher.pool.clear_suspect(connection)
-        self.dispatcher.release(slot, connection, used_tokens=spent.tokens)
+                        self.dispatcher.release(slot, connection, used_tokens=spent.tokens)
 
     async def _turn(self, work: Work, generation: Generation) -> SenderTurn:
         """Wait for the turn of the sender of a constraint that is slow to compile."""
@@ -243,7 +238,7 @@ class Inference:
                 avoided=frozenset(attempts.avoided),
                 require_gpu=options.require_gpu,
                 num_gpu=options.num_gpu,
-                is_suspect=attempts.suspicion.is_suspect,
+                is_suspect=attempts.suspect is not None,
                 prefixes=work.prefixes,
             ),
             keep_alive_ms=work.request.keep_alive_ms,
@@ -251,6 +246,7 @@ class Inference:
             claim=claim(answer_tokens(work.request)),
             body_bytes=work.prompt.size_bytes,
             was_admitted=attempts.lost + attempts.drained > 0,
+            suspicion=attempts.suspect,
         )
 
     async def _recover(self, error: PunaError, connection: Connection | None, generation: Generation) -> None:

@@ -157,7 +157,8 @@ class Vectors:
                                 attempt.set({"puna.placement": record.replica, "puna.node": record.node})
                                 message.placement.CopyFrom(placement_to_proto(connection.info))
                                 timeout_s = max(deadline_s - self._clock.now_s(), 0.0)
-                                return await call_of(connection.runner)(message, timeout_s=timeout_s)
+                                async with attempts.probation(connection, timeout_s):
+                                    return await call_of(connection.runner)(message, timeout_s=timeout_s)
                         except RETRYABLE as error:
                             self._judge(error, connection, attempts, question)
                         except PromptTooLong as error:
@@ -186,7 +187,12 @@ class Vectors:
         slot = SlotRequest(
             key=parse_model_name(name).key,
             model_name=name,
-            need=ReplicaNeed(context_tokens=question.context_tokens, avoided=frozenset(attempts.avoided)),
+            need=ReplicaNeed(
+                context_tokens=question.context_tokens,
+                avoided=frozenset(attempts.avoided),
+                is_suspect=attempts.suspect is not None,
+            ),
+            suspicion=attempts.suspect,
             keep_alive_ms=question.keep_alive_ms,
             claim=claim(question_tokens(question)),
         )

@@ -28,6 +28,7 @@ from gateway.core.dispatch.admission import (
 )
 from gateway.core.dispatch.fairness import NO_CLAIM, NO_TENANT, Shares, SlotClaim
 from gateway.core.dispatch.replica_choice import ReplicaCandidate, ReplicaNeed, choose_replica
+from gateway.core.dispatch.resume import Suspicion
 from gateway.core.models.routes import RouteInfo
 from gateway.core.request.answers import LoadUpdate, Queued
 from gateway.replicas.replicas import Connection, ReplicaPool
@@ -66,6 +67,7 @@ class SlotRequest:
     claim: SlotClaim = NO_CLAIM
     body_bytes: int = 0  # of the prompt that is kept meanwhile
     was_admitted: bool = False  # its replica was lost: it has waited its turn already
+    suspicion: Suspicion | None = field(default=None, compare=False)  # of a suspect, as `need` says
 
     @property
     def load_need(self) -> LoadNeed:
@@ -300,7 +302,7 @@ class Dispatcher:
         if replica_key is None:
             return None
         self._give(queue, request)
-        return self.pool.take(replica_key, is_suspect=request.need.is_suspect)
+        return self.pool.take(replica_key, request.suspicion)
 
     async def acquire(self, request: SlotRequest) -> AsyncIterator[Queued | LoadUpdate | Connection]:
         """Wait for a slot; the last item is the connection, and the caller must `release` it.
@@ -331,7 +333,7 @@ class Dispatcher:
         if used_tokens is not None:
             queue.shares.settle(request.claim, used_tokens)
         queue.drain = queue.drain.after_end(self._clock.now_s())
-        self.pool.give_back(connection)
+        self.pool.give_back(connection, request.suspicion)
 
     def depths(self) -> dict[str, int]:
         """Count the waiting requests per model key."""
@@ -448,7 +450,7 @@ class Dispatcher:
         if waiting in queue.waiting:
             queue.waiting.remove(waiting)
         if waiting.connection is not None:  # granted, but the request was cancelled before it noticed
-            self.pool.give_back(waiting.connection)
+            self.pool.give_back(waiting.connection, request.suspicion)
             queue.shares.settle(request.claim, 0)
             queue.drain = queue.drain.after_cancel()
         if not self._waiting_for(request.load_need):
@@ -488,7 +490,7 @@ class Dispatcher:
             waiting = by_number.pop(grant.number)
             queue.waiting.remove(waiting)
             self._give(queue, waiting.request)
-            waiting.connection = self.pool.take(grant.replica_key, is_suspect=waiting.request.need.is_suspect)
+            waiting.connection = self.pool.take(grant.replica_key, waiting.request.suspicion)
             waiting.wake.set()
         now_s = self._clock.now_s()
         is_due = now_s - queue.reported_s >= POSITIONS_S

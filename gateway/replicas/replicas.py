@@ -15,6 +15,7 @@ from gateway.converters.routes import replica_state
 from gateway.core.dispatch import replica_load
 from gateway.core.dispatch.replica_choice import ReplicaCandidate
 from gateway.core.dispatch.replica_load import ReplicaLoad
+from gateway.core.dispatch.resume import Suspicion
 from gateway.core.models.routes import ReplicaInfo, ReplicaState, RouteInfo
 from gateway.replicas.poison import PoisonRequests
 from gateway.replicas.runner_calls import OpenCalls, RunnerSilent
@@ -51,7 +52,7 @@ class Connection:
     watch: asyncio.Task[None] | None = None
     retired: bool = False  # no longer in the routes; closed with its last request
     streams: OpenCalls = field(default_factory=OpenCalls)
-    has_suspect: bool = False  # a request runs there that may have crashed a runner; see `core.resume`
+    suspect: Suspicion | None = None  # of the request there that may have crashed a runner; see `core.dispatch.resume`
     suspect_crashed_s: float | None = None
     banned_until_s: float = 0.0
     ban_s: float = BAN_S_MIN
@@ -143,7 +144,7 @@ class ReplicaPool:
                     held=connection.held,
                     parked=connection.parked,
                     prompt_tokens_per_s=connection.prompt_tokens_per_s,
-                    has_suspect=connection.has_suspect,
+                    has_suspect=connection.suspect is not None,
                     layers_on_devices=connection.info.layers_on_devices,
                     layers_total=route.model.layer_count + 1,
                 )
@@ -176,21 +177,22 @@ class ReplicaPool:
         banned = sorted((one for one in known if one.banned_until_s > now_s), key=lambda one: -one.banned_until_s)
         return {one.info.key for one in banned[: len(known) // 2]}
 
-    def take(self, key: str, *, is_suspect: bool = False) -> Connection:
+    def take(self, key: str, suspicion: Suspicion | None = None) -> Connection:
         """Count a request in; `give_back` must follow."""
         connection = self._connections[key]
         connection.load = replica_load.started(connection.load)
-        connection.has_suspect = connection.has_suspect or is_suspect
+        connection.suspect = suspicion or connection.suspect
         return connection
 
     def now_s(self) -> float:
         """Return the time of the pool's clock."""
         return self._clock.now_s()
 
-    def clear_suspect(self, connection: Connection) -> None:
-        """Note that the suspect that ran there is harmless, or gone."""
-        if connection.has_suspect:
-            connection.has_suspect = False
+    def clear_suspect(self, connection: Connection, suspicion: Suspicion) -> None:
+        """Note that a suspect there is harmless, or gone."""
+        if connection.suspect is suspicion:
+            connection.suspect = None
+            suspicion.is_computed = False
             self._on_change()
 
     async def is_dying(self, connection: Connection) -> bool:
@@ -215,8 +217,10 @@ class ReplicaPool:
                     log.warning("replica.stalled", replica=connection.info.key)
             self._on_change()
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: Connection, suspicion: Suspicion | None = None) -> None:
         """Count a request out."""
+        if suspicion is not None:
+            self.clear_suspect(connection, suspicion)
         connection.load = replica_load.ended(connection.load)
         self._close_if_unused(connection)
         self._on_change()

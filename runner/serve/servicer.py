@@ -28,7 +28,7 @@ from runner.serve.embedding_servicer import NO_EMBEDDINGS, NO_RANKING, PooledSer
 from runner.serve.multiplexed_call import MultiplexedCall
 from runner.serve.prompts import check_ids, tokenize_prompt
 from runner.serve.status import StatusBoard
-from runner.serve.streams import Finished, Stream, StreamEvent, StreamTable
+from runner.serve.streams import Finished, ProbationPlace, Stream, StreamEvent, StreamTable
 
 log = get_logger()
 
@@ -36,6 +36,7 @@ log = get_logger()
 INLINE_TEXT_BYTES = 2048
 
 Admitted = runner_pb2.GenerateRequest | runner_pb2.EmbedRequest | runner_pb2.RerankRequest
+Placed = Admitted | runner_pb2.ProbationRequest | runner_pb2.UseThreadsRequest
 
 
 class RunnerServicer(runner_pb2_grpc.RunnerServicer):
@@ -57,6 +58,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self.info = info
         self.identity: HeldIdentity | None = None  # none on Unix sockets
         self._constraints = ConstraintReader()
+        self._probation = ProbationPlace()
 
     async def Generate(
         self, request: runner_pb2.GenerateRequest, context: aio.ServicerContext[Any, Any]
@@ -77,6 +79,16 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         async with closing(call.run(request)) as messages:
             async for message in messages:
                 yield message
+
+    async def Probation(
+        self, request: runner_pb2.ProbationRequest, context: aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[runner_pb2.ProbationGranted]:
+        """Hold the place of the only request on probation."""
+        self._check_placement(request)
+        self._board.check_accepting()
+        async with closing(self._probation.hold()) as grants:
+            async for granted in grants:
+                yield granted
 
     @asynccontextmanager
     async def _sequence(self, request: runner_pb2.GenerateRequest) -> AsyncIterator[Stream]:
@@ -194,7 +206,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         if request.HasField("keep_alive_ms"):
             self._board.note_keep_alive(request.keep_alive_ms)
 
-    def _check_placement(self, request: Admitted | runner_pb2.UseThreadsRequest) -> None:
+    def _check_placement(self, request: Placed) -> None:
         if not request.HasField("placement"):
             return
         asked, own = request.placement, self.info.placement

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from common.errors import PunaError, QueueFull, RequestCanceled
+from protos import runner_pb2
 from runner import metrics
 from runner.core.sequence.endings import Ending, EndReason
 from runner.core.sequence.logprobs import token_logprobs
@@ -27,6 +28,8 @@ from runner.serve.held_prefixes import HeldPrefixes
 
 # Requests that wait inside the runner for a slot; the gateway queues before that.
 WAITING_MAX = 16
+# Callers that hold the place or wait for it: each gateway makes one such call at a time.
+PROBATION_CALLERS_MAX = 64
 # A reader that is this many tokens behind is not waited for: its sequence leaves the batches until it has caught up.
 BACKLOG_TOKENS_MAX = 256
 
@@ -253,6 +256,30 @@ class StreamTable(RequestTable):
             if stream.backlog_tokens > BACKLOG_TOKENS_MAX and not stream.paused:
                 stream.paused = True
                 self._engine.pause(stream.id, True)
+
+
+class ProbationPlace:
+    """The place of the only request on probation, whichever gateway it comes from. Lives on the event loop."""
+
+    def __init__(self) -> None:
+        self._place = asyncio.Lock()
+        self._callers = 0
+
+    async def hold(self) -> AsyncIterator[runner_pb2.ProbationGranted]:
+        """Wait for the place, in the order of the calls, and hold it until the call is cancelled.
+
+        Raises:
+            QueueFull: too many callers wait.
+        """
+        if self._callers >= PROBATION_CALLERS_MAX:
+            raise QueueFull("too many requests wait for their probation", retry_after_s=1.0)
+        self._callers += 1
+        try:
+            async with self._place:
+                yield runner_pb2.ProbationGranted()
+                await asyncio.Event().wait()
+        finally:
+            self._callers -= 1
 
 
 def count_step(report: StepReport) -> None:

@@ -27,7 +27,7 @@ NODE_MAY = frozenset({"WatchInventory", "StatBlob", "ReadBlob", "ReadManifest"})
 GATEWAY_MAY = frozenset(
     {
         *("Pull", "Create", "Copy", "Delete", "PutBlob", "ReadHeader", "StatBlob", "ReadBlob", "ReadManifest"),
-        *("Generate", "Multiplex", "Embed", "Rerank", "Tokenize", "Detokenize", "WatchLoad", "GetInfo"),
+        *("Generate", "Multiplex", "Probation", "Embed", "Rerank", "Tokenize", "Detokenize", "WatchLoad", "GetInfo"),
         *("InjectFault", "ForgetStates"),
     }
 )

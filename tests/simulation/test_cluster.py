@@ -1,6 +1,8 @@
 """A cluster with gateways and runners in virtual time: seeds that hold the rules, and bugs that break them."""
 
+import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +10,10 @@ import pytest
 
 import tests.simulation.cluster.node
 from gateway.converters import generation as converters
+from gateway.core.dispatch.resume import Suspicion
+from protos import runner_pb2
 from runner.core.host.fences import FenceVerdict
-from runner.serve.streams import StreamTable
+from runner.serve.streams import ProbationPlace, StreamTable
 from tests.simulation.cluster.episode import Episode
 from tests.simulation.cluster.scenario import CALM, Plan, Scenario, Step
 from tests.simulation.cluster.shrink import Shrunk, rule_of, shrink
@@ -90,6 +94,45 @@ def test_a_slot_that_stays_taken_is_found_and_shrunk(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(StreamTable, "close", lambda _self, _stream: None)
     shortest = found(replace(BRIEF, faults=("client_leaves",)), "rule 5")
     check_shortest(shortest, "rule 5", {"request", "client_leaves"})
+
+
+# One request in seven ends its runner; the clients of two gateways share the runners.
+POISONED = Plan(
+    seconds=20.0, requests_per_s=3.0, faults_per_s=0.0, gateways=2, models=(6.0,), slots=4, poison_share=0.15
+)
+
+
+@pytest.mark.timeout(300)
+def test_no_request_is_refused_for_the_crash_of_a_suspect_of_another_gateway() -> None:
+    refused = 0
+    for seed in range(1, 5):
+        result = Episode(Scenario.drawn(seed, POISONED)).run()
+        assert not result.violation, f"seed {seed}: {result.violation}"
+        refused += result.outcomes["request_quarantined"]
+    assert refused > 10
+
+
+@pytest.mark.timeout(300)
+def test_runners_that_compute_suspects_of_several_gateways_at_once_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def crowded(_: ProbationPlace) -> AsyncIterator[runner_pb2.ProbationGranted]:
+        yield runner_pb2.ProbationGranted()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(ProbationPlace, "hold", crowded)
+    violation = Episode(Scenario.drawn(1, POISONED)).run().violation
+    assert rule_of(violation) == "blame", violation
+
+
+@pytest.mark.timeout(300)
+def test_a_request_that_is_refused_for_a_second_crash_of_unknown_cause_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def second(suspicion: Suspicion) -> bool:
+        return suspicion.crashes > 1
+
+    monkeypatch.setattr(Suspicion, "is_poison", property(second))
+    violations = (Episode(Scenario.drawn(seed, POISONED)).run().violation for seed in range(1, SEEDS_MAX + 1))
+    assert any(rule_of(violation) == "blame" for violation in violations if violation)
 
 
 # A leader whose commands are held up on their way to the nodes loses the store, too. A runner dies meanwhile: the old

@@ -1,8 +1,10 @@
 """Rules for continuing an answer at another replica. Pure: time comes in.
 
-A request that was computed when its runner crashed is a suspect of that crash. It goes on as one: a replica takes one
-suspect at a time, until that is past the place of the crash, and a crash meanwhile is blamed on it alone. So the
-neighbours of a request that kills runners are blamed once, and the request itself ends with its second crash.
+A request that was computed when its runner crashed is a suspect of that crash. It goes on as one, on probation: a
+runner computes one suspect at a time, of all gateways, until that is past the place of the crash, and a crash meanwhile
+is blamed on it alone. So a request that kills runners ends with its second crash. Its neighbours are blamed once for
+each crash and end with none of them: a crash after the probation makes a request a suspect again, for it cannot know
+whether a suspect of another gateway was computed beside it.
 """
 
 import hashlib
@@ -12,8 +14,8 @@ from dataclasses import dataclass, field
 
 # Times that one answer may change its replica because the one before was lost. Drains do not count.
 RESUMES_MAX = 5
-# The crash that ends a request.
-CRASHES_MAX = 2
+# The crash that ends a request which was past its probation: one that kills runners at ever new places.
+CRASHES_MAX = 3
 # Tokens past those that had come when a runner crashed, after which a suspect has shown that it is harmless: one decode
 # step past the crash itself, and what was computed by then and still on its way.
 PROBATION_TOKENS = 8
@@ -65,6 +67,8 @@ class Suspicion:
     """Crashes that one request is blamed for."""
 
     crashes: int = 0
+    is_computed: bool = False  # it is the only suspect that its replica computes
+    is_proven: bool = False  # its replica crashed then
     harmless_from: int = 0  # tokens of the answer; while on probation
 
     @property
@@ -75,11 +79,17 @@ class Suspicion:
     @property
     def is_poison(self) -> bool:
         """True if no runner may see it again."""
-        return self.crashes >= CRASHES_MAX
+        return self.is_proven or self.crashes >= CRASHES_MAX
+
+    @property
+    def is_past_probation(self) -> bool:
+        """True if it may be computed beside other suspects."""
+        return self.is_suspect and not self.is_computed
 
     def crashed(self, *, answer_tokens: int) -> None:
-        """Record a crash of its runner with no other suspect."""
+        """Record a crash of its runner that no other suspect is blamed for."""
         self.crashes += 1
+        self.is_proven = self.is_computed
         self.harmless_from = answer_tokens + PROBATION_TOKENS
 
     def is_past(self, answer_tokens: int) -> bool:

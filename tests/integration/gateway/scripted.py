@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import grpc
 from grpc import aio
 
 from common.closing import closing
@@ -17,6 +18,7 @@ from common.grpc.server import GrpcServer, bind_server
 from protos import cluster_pb2, discovery_pb2, runner_pb2, runner_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
 from runner.core.sequence.truncation import too_long
 from runner.serve.status import REPORT_INTERVAL_S
+from runner.serve.streams import ProbationPlace
 from tests.integration.gateway.scripted_multiplex import ScriptedCall
 from tests.integration.gateway.scripted_operations import ScriptedOperations
 
@@ -73,6 +75,7 @@ class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
     busy: int = 0
     busy_most: int = 0
     multiplexed: int = 0  # calls of Multiplex
+    probation: ProbationPlace = field(default_factory=ProbationPlace)
     server: GrpcServer | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -141,6 +144,15 @@ class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
         finally:
             self._count(-1)
             self.released.set()
+
+    async def Probation(  # noqa: N802
+        self, request: runner_pb2.ProbationRequest, context: Context
+    ) -> AsyncIterator[runner_pb2.ProbationGranted]:
+        if not self.multiplexes:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not implemented!")
+        async with closing(self.probation.hold()) as grants:
+            async for granted in grants:
+                yield granted
 
     async def Multiplex(  # noqa: N802
         self, request: AsyncIterator[runner_pb2.SequenceCommand], context: Context

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from gateway.core.dispatch.admission import waiting_max
+from gateway.core.dispatch.resume import CRASHES_MAX
 from gateway.core.request.answers import FinishReason
 from runner.serve.streams import WAITING_MAX
 from scheduler.core.sizes.ledger import overhead_bytes
@@ -38,6 +39,7 @@ class Checks:
         self._fences: Counter[str] = Counter()
         self._leaks: Counter[str] = Counter()  # looks that found more sequences than calls, by runner
         self._busy_since_s: dict[str, float] = {}
+        self._on_probation: dict[str, list[str]] = {}  # gateways whose suspect was computed when a replica ended
         self._poisoned: Counter[int] = Counter()  # runners that a request has ended, by its number
 
     def _fail(self, text: str) -> None:
@@ -100,17 +102,31 @@ class Checks:
 
         Of several requests none is surely to blame, and a gateway blames the one that is on probation there.
         """
+        placement = runner.record.placement
+        key = f"{placement.placement_id}/{placement.generation}/{placement.incarnation}"
+        on_probation = self._on_probation[key] = [
+            gateway.name
+            for gateway in self._episode.gateways.values()
+            if (connection := gateway.dispatcher.pool._connections.get(key)) is not None
+            and connection.suspect is not None
+            and connection.suspect.is_computed
+        ]
+        if len(on_probation) > 1:
+            self._fail(f"blame: {runner.name} ends with suspects of {on_probation}")
         if len(numbers) > 1:
             return
         asked = self._episode.asked[numbers[0]]
-        placement = runner.record.placement
-        key = f"{placement.placement_id}/{placement.generation}/{placement.incarnation}"
-        connection = asked.gateway.dispatcher.pool._connections.get(key)
-        if not self._poisoned[asked.number] and connection is not None and connection.has_suspect:
+        if not self._poisoned[asked.number] and asked.gateway.name in on_probation:
             return
         self._poisoned[asked.number] += 1
         if self._poisoned[asked.number] > POISONED_MAX:
             self._fail(f"poison: request {asked.number} has ended {self._poisoned[asked.number]} runners")
+
+    def on_quarantined(self, asked: Asked, crashed: list[str]) -> None:
+        """A second crash ends no request that had a suspect beside it. `crashed`: replicas that it is blamed for."""
+        others = [name for name in self._on_probation.get(crashed[-1], ()) if name != asked.gateway.name]
+        if len(crashed) < CRASHES_MAX and others:
+            self._fail(f"blame: request {asked.number} is refused for a crash on probation at {others}")
 
     def on_tokens(self, asked: Asked) -> None:
         """Rule 4: the tokens are the beginning of the undisturbed answer."""

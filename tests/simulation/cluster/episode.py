@@ -13,9 +13,12 @@ import structlog
 import runner.engine.batched.loop
 import runner.engine.batched.sequence
 from common.closing import closing
-from common.errors import PunaError
+from common.errors import PunaError, RequestQuarantined
+from gateway.answers.inference import _body
 from gateway.answers.record import RequestRecord
+from gateway.core.dispatch.resume import poison_name
 from gateway.core.request.answers import AnswerRequest, Delta, Dialect, Done, RawPrompt
+from gateway.keys.visits import cache_salt
 from scheduler.core.values.policy import Policy
 from tests.simulation.cluster.checks import Checks, Violation
 from tests.simulation.cluster.discovery_process import SimDiscovery
@@ -250,6 +253,12 @@ class Episode:
                 raise Violation(f"request {asked.number}: the stream ended without Done")
             asked.outcome = "done"
             self.checks.on_done(asked)
+        except RequestQuarantined as error:
+            asked.outcome = error.reason
+            blamed = dict(asked.gateway.dispatcher.pool.poisoned.known())[
+                poison_name(_body(request), salt=cache_salt())
+            ]
+            self.checks.on_quarantined(asked, [replica.key for replica in blamed])
         except PunaError as error:
             asked.outcome = error.reason
         except asyncio.CancelledError:

@@ -53,6 +53,16 @@ class SimRunnerClient:
                     return
                 yield event
 
+    async def probation(
+        self, request: runner_pb2.ProbationRequest, *, timeout_s: float | None = None
+    ) -> AsyncIterator[runner_pb2.ProbationGranted]:
+        """Yield once the place is free; keep it until the iterator is closed."""
+        runner = self._found()
+        grants = self._caller.network.stream(self._caller, runner, lambda: runner.servicer.Probation(request, CONTEXT))
+        async with closing(grants) as held:
+            async for granted in held:
+                yield granted
+
     async def watch_load(self, *, held_prefixes: bool = False) -> AsyncIterator[cluster_pb2.RunnerStatus]:
         """Yield the status now and after every change."""
         runner = self._found()

@@ -26,7 +26,7 @@ class Shrunk:
 
 def rule_of(violation: str) -> str:
     """Return what is broken, without times and names."""
-    found = re.search(r"rule \d|poison", violation)
+    found = re.search(r"rule \d|poison|blame", violation)
     return found[0] if found else violation.partition(":")[0]
 
 

@@ -17,7 +17,7 @@ from common.errors import (
 )
 from gateway.answers.attempts import LOST_MAX, REFUSED_MAX, SAME_CRASH_S, Attempts
 from gateway.answers.record import RequestRecord
-from gateway.core.dispatch.resume import RETRY_RESERVE
+from gateway.core.dispatch.resume import RETRY_RESERVE, Suspicion
 from gateway.core.request.answers import Dialect
 from gateway.replicas.runner_calls import RunnerSilent
 
@@ -27,7 +27,7 @@ CRASH = RunnerLost("the runner ended")
 class Replica:
     """As much of a connection as blame looks at."""
 
-    has_suspect = False
+    suspect: Suspicion | None = None
     is_draining = False
     suspect_crashed_s: float | None = None
 
@@ -53,6 +53,12 @@ def on(pool: Pool) -> Attempts:
     return Attempts(pool=some, record=RequestRecord(dialect=Dialect.OPENAI, route=""), may_resume=True, delivered=True)
 
 
+def on_probation(attempts: Attempts, replica: Replica) -> Replica:
+    replica.suspect = attempts.suspicion
+    attempts.suspicion.is_computed = True
+    return replica
+
+
 def sees_crash(attempts: Attempts, replica: Replica) -> None:
     some: Any = replica
     attempts.retry_or_raise(CRASH, some)
@@ -66,10 +72,10 @@ def test_a_neighbour_is_not_blamed_for_the_crash_of_a_suspect_however_late_it_he
     sees_crash(poison, first)
     sees_crash(neighbour, first)
     assert (poison.suspicion.crashes, neighbour.suspicion.crashes) == (1, 1)  # nobody knows yet who it was
-    second.has_suspect = True
+    on_probation(poison, second)
     with pytest.raises(RequestQuarantined):
         sees_crash(poison, second)
-    second.has_suspect = False  # the suspect has gone
+    second.suspect = None  # the suspect has gone
     pool.time_s += late_s
     neighbour.answer_tokens = neighbour.suspicion.harmless_from  # past its probation: it may run beside others
     sees_crash(neighbour, second)
@@ -78,9 +84,27 @@ def test_a_neighbour_is_not_blamed_for_the_crash_of_a_suspect_however_late_it_he
 
 
 def test_another_replica_is_another_crash() -> None:
-    pool = Pool()
-    request = on(pool)
+    request = on(Pool())
     sees_crash(request, Replica())
+    with pytest.raises(RequestQuarantined):
+        sees_crash(request, on_probation(request, Replica()))
+
+
+def test_a_suspect_that_waits_for_its_probation_is_not_blamed_and_excuses_no_other_request() -> None:
+    pool, replica = Pool(), Replica()
+    waiting, other = on(pool), on(pool)
+    sees_crash(waiting, Replica())
+    replica.suspect = waiting.suspicion
+    sees_crash(waiting, replica)
+    sees_crash(other, replica)
+    assert (waiting.suspicion.crashes, other.suspicion.crashes) == (1, 1)
+
+
+def test_a_crash_beside_what_may_be_a_suspect_of_another_gateway_ends_no_request() -> None:
+    request = on(Pool())
+    sees_crash(request, Replica())
+    sees_crash(request, Replica())  # past its probation
+    assert request.suspicion.is_suspect
     with pytest.raises(RequestQuarantined):
         sees_crash(request, Replica())
 

@@ -48,13 +48,24 @@ def test_a_suspect_is_on_probation_until_it_is_past_the_place_of_the_crash() -> 
     assert suspicion.is_past(100 + PROBATION_TOKENS)
 
 
-def test_the_second_crash_is_the_last() -> None:
+def test_a_second_crash_on_probation_is_the_last() -> None:
     suspicion = Suspicion()
-    for _ in range(CRASHES_MAX):
-        assert not suspicion.is_poison
-        suspicion.crashed(answer_tokens=0)
+    suspicion.crashed(answer_tokens=0)
+    assert not suspicion.is_poison
+    suspicion.is_computed = True
+    suspicion.crashed(answer_tokens=0)
     assert suspicion.is_poison
-    assert CRASHES_MAX == 2
+
+
+def test_a_crash_after_the_probation_is_followed_by_another_probation_and_the_third_one_is_the_last() -> None:
+    suspicion = Suspicion()
+    for place in range(CRASHES_MAX):
+        assert not suspicion.is_poison
+        suspicion.crashed(answer_tokens=100 * place)
+        assert suspicion.is_suspect
+        assert not suspicion.is_past(100 * place)
+    assert suspicion.is_poison
+    assert CRASHES_MAX == 3
 
 
 def test_retries_are_a_tenth_of_the_requests_beyond_the_reserve() -> None:
