@@ -9,6 +9,7 @@ from dataclasses import replace
 from common.errors import InvalidRequest
 from scheduler.core.loading.crashes import shown_rows
 from scheduler.core.loading.loading import plan_load
+from scheduler.core.loading.requests import imagined_load
 from scheduler.core.planning.candidates import MeasureFirst, Placement, Refusal
 from scheduler.core.planning.explanation import Explanation, ReplicaMemory, VictimView
 from scheduler.core.planning.lending import lenders_of
@@ -84,16 +85,7 @@ def _hypothetical(state: ClusterState, model: ModelFile, event: ExplainAsked, no
     target = load_target(state, model, Asked(context_tokens=wanted, options=options))
     if event.slots:
         target = replace(target, constraints=replace(target.constraints, slots=event.slots))
-    job = LoadJob(
-        id=0,
-        model_name=model.name,
-        model_digest=model.digest,
-        target=target,
-        keep_alive_ms=None,
-        is_extra=True,
-        created_s=now_s,
-        moved_s=now_s,
-    )
+    job = imagined_load(model, target, now_s)
     job.failed.measures.update(state.refused_measures)
     # What a measurement holds is back in a moment, and often it is the one that this question has asked for.
     outcome = plan_load(state, job, now_s, measurements=False)

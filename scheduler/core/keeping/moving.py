@@ -1,19 +1,23 @@
 """Replicas that operators or files have outdated: one is loaded as it should be, then they go.
 
-They lie where an operator does not want them any more, or lack the projector that lies beside their model now. Until
-the new one serves, they do (without a projector, what is text); a busy one ends its sequences first. Where there is no
-room they stay.
+They lie where an operator does not want them any more, or lack the projector that lies beside their model now. Or they
+share a node although another one could take them: it was out of use when they were loaded. Until the new one serves,
+they do (without a projector, what is text); a busy one ends its sequences first. Where there is no room they stay.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from scheduler.core.loading.requests import begin_load
+from scheduler.core.loading.loading import plan_load
+from scheduler.core.loading.requests import begin_load, imagined_load
+from scheduler.core.planning.candidates import Placement, Refusal
 from scheduler.core.planning.projectors import current_projector
-from scheduler.core.state.cluster_state import ClusterState
-from scheduler.core.state.model_constraints import constrained_models, constraints_of, load_constraints
+from scheduler.core.state.cluster_state import ClusterState, ModelState
+from scheduler.core.state.model_constraints import constrained_models, constraints_of, load_constraints, load_target
 from scheduler.core.state.replicas import serving_replicas
 from scheduler.core.stopping.stopping import order_stop
+from scheduler.core.values.asked import NOTHING_ASKED
 from scheduler.core.values.constraints import Constraints, device_obstacle, node_obstacle, unmatched
 from scheduler.core.values.routing_table import find_model
 from scheduler.core.values.view import DeviceView, ModelFile, NodeView, RunnerView
@@ -21,8 +25,11 @@ from scheduler.core.values.view import DeviceView, ModelFile, NodeView, RunnerVi
 # Reasons, for people.
 CONSTRAINTS = "constraints"
 PROJECTOR = "projector"
+SPREAD = "spread"
 # After so long a move is tried again.
 MOVE_PAUSE_S = 30.0
+# So many kept replicas are on nodes of their own where they can.
+SPREAD_MIN = 2
 
 
 def replace_outdated(state: ClusterState, now_s: float) -> None:
@@ -33,9 +40,15 @@ def replace_outdated(state: ClusterState, now_s: float) -> None:
     for name in constrained_models(state):
         constraints = constraints_of(state, name)
         where = Constraints(nodes=constraints.nodes, devices=constraints.devices, backend=constraints.backend)
-        model = find_model(nodes, name) if where != Constraints() else None
-        if model is not None and not model.error:
+        if where == Constraints() and constraints.replicas_min < SPREAD_MIN:
+            continue
+        model = find_model(nodes, name)
+        if model is None or model.error:
+            continue
+        if where != Constraints():
             _move(state, model, where, now_s)
+        if constraints.replicas_min >= SPREAD_MIN:
+            _spread(state, model, constraints.replicas_min, now_s)
     for digest in sorted({runner.model_digest for _, runner in state.observed.replicas()}):
         if projector := current_projector(nodes, digest):
             _follow_projector(state, digest, projector, now_s)
@@ -48,6 +61,35 @@ def _move(state: ClusterState, model: ModelFile, where: Constraints, now_s: floa
     # Constraints may conflict, or match nothing.
     if is_due and not unmatched(load_constraints(state, model.name), state.observed.nodes.values()):
         _begin(state, model, reason=CONSTRAINTS, now_s=now_s)
+
+
+def _spread(state: ClusterState, model: ModelFile, minimum: int, now_s: float) -> None:
+    """Have as many nodes serve as replicas are kept. A replica that shares its node goes once another node serves."""
+    known = state.models[model.digest]
+    serving = list(serving_replicas(state, model.digest))
+    by_node = Counter(node_id for node_id, _ in serving)
+    sharing = [runner for node_id, runner in serving if by_node[node_id] > 1]
+    if len(by_node) >= minimum or not sharing:
+        if known.is_spreading and len(serving) > minimum and sharing:
+            leaving = min(sharing, key=lambda runner: (runner.slots_busy, runner.placement_id))
+            order_stop(state, leaving.placement_id, reason=SPREAD, now_s=now_s)
+        known.is_spreading = False
+        return
+    if len(serving) < minimum or any(job.model_digest == model.digest for job in state.jobs.values()):
+        return
+    known.is_spreading = False
+    if not _is_due(known, SPREAD, now_s):
+        return
+    known.replacing_tried_s[SPREAD] = now_s
+    taken = dict.fromkeys(by_node, "a replica of the model serves here")
+    planned = imagined_load(model, load_target(state, model, NOTHING_ASKED), now_s)
+    planned.failed.nodes.update(taken)
+    outcome = plan_load(state, planned, now_s)
+    if isinstance(outcome, Refusal) or (isinstance(outcome, Placement) and outcome.victims):
+        return
+    job = begin_load(state, model, now_s=now_s, is_extra=True, may_evict=False, reason=SPREAD)
+    job.failed.nodes.update(taken)
+    known.is_spreading = True
 
 
 def _follow_projector(state: ClusterState, digest: str, projector: str, now_s: float) -> None:
@@ -73,7 +115,10 @@ def _stop_replaced(
         return False
     if any(job.model_digest == model.digest for job in state.jobs.values()):
         return False
-    known = state.models[model.digest]
+    return _is_due(state.models[model.digest], reason, now_s)
+
+
+def _is_due(known: ModelState, reason: str, now_s: float) -> bool:
     return not known.failures.blocks(now_s) and now_s >= known.replacing_tried_s.get(reason, -inf) + MOVE_PAUSE_S
 
 

@@ -38,6 +38,7 @@ from scheduler.core.values.asked import slot_steps
 from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.faults import Fault, bad_model_file, insufficient_memory, unavailable
 from scheduler.core.values.memory import MemoryReport
+from scheduler.core.values.view import SERVING_STATES, STARTING_STATES
 
 REPORT_CACHE_MAX = 4096
 # Failed measurements that are kept for explanations.
@@ -125,13 +126,15 @@ def _plan_outside(
 
 
 def _other_replicas(state: ClusterState, job: LoadJob) -> frozenset[tuple[str, str]]:
-    """Return the devices of the replicas that stay beside the new one."""
+    """Return the devices of the replicas that stay beside the new one: not of those that end or have crashed."""
     if not job.is_extra:
         return frozenset()
     return frozenset(
         (part.node_id or node_id, part.device_id)
         for node_id, runner in state.observed.replicas()
         if runner.model_digest == job.model_digest
+        and runner.state in SERVING_STATES | STARTING_STATES
+        and runner.placement_id not in state.stops
         for part in runner.layout.devices
     )
 

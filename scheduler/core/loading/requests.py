@@ -185,6 +185,20 @@ def begin_load(
     return job
 
 
+def imagined_load(model: ModelFile, target: LoadTarget, now_s: float) -> LoadJob:
+    """Return a load of one replica more that is planned and never begun."""
+    return LoadJob(
+        id=0,
+        model_name=model.name,
+        model_digest=model.digest,
+        target=target,
+        keep_alive_ms=None,
+        is_extra=True,
+        created_s=now_s,
+        moved_s=now_s,
+    )
+
+
 def _load_target(state: ClusterState, model: ModelFile, asked: Asked, *, is_extra: bool, now_s: float) -> LoadTarget:
     """Return what a load is to meet.
 

@@ -136,6 +136,7 @@ class ModelState:
     keep_failures: LoadFailures = NO_FAILURES  # of loads without a request
     replaced_at_s: float = -inf  # the last reload with a larger context
     replacing_tried_s: dict[str, float] = field(default_factory=dict)  # reason → the last load in place of others
+    is_spreading: bool = False  # a load makes one of its replicas that share a node superfluous
     scale_paused_until_s: float = -inf
     largest_asked: tuple[tuple[float, int], ...] = ()  # (when, num_ctx)
 

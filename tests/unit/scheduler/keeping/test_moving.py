@@ -5,7 +5,10 @@ from dataclasses import replace
 import pytest
 
 from scheduler.core.keeping.moving import MOVE_PAUSE_S
+from scheduler.core.loading.crashes import BROKEN_S
 from scheduler.core.state.cluster_state import LoadFailures
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.view import RunnerState
 from tests.unit.scheduler.builders import cpu, gpu, model, node
 from tests.unit.scheduler.world import World, world_with
 
@@ -242,3 +245,80 @@ def test_a_model_whose_file_broke_is_not_moved() -> None:
     world.pass_time(5)
     assert world.core.state.jobs == {}
     assert len(world.noted("model.load_requested")) == 1
+
+
+def kept_twice(world: World) -> World:
+    """Keep two replicas of the model, and let them begin to serve."""
+    world.want("m", replicas_min=2, num_ctx=512)
+    settled(world, 4)
+    assert len(world.route()) == 2
+    return world
+
+
+def settled(world: World, seconds: float) -> None:
+    """Let time pass; two replicas serve at every moment."""
+    for _ in range(round(seconds)):
+        before = len(world.route())
+        world.pass_time(1)
+        world.settle()
+        assert len(world.route()) >= min(before, 2)
+
+
+def spread_loads(world: World) -> int:
+    return sum(note.fields["reason"] == "spread" for note in world.noted("model.load_requested"))
+
+
+def test_kept_replicas_that_share_a_node_spread_once_another_one_can_take_the_model() -> None:
+    world = kept_twice(world_with(node("a")))
+    assert places(world) == ["a", "a"]
+    world.nodes["b"] = replace(node("b"), models=world.nodes["a"].models)
+    settled(world, MOVE_PAUSE_S + 5)
+    assert sorted(places(world)) == ["a", "b"]
+    assert [note.fields["reason"] for note in world.noted("model.draining")] == ["spread"]
+    settled(world, 3 * MOVE_PAUSE_S)
+    assert spread_loads(world) == 1
+
+
+def test_of_the_replicas_that_share_a_node_an_idle_one_goes() -> None:
+    world = kept_twice(world_with(node("a")))
+    busy, idle = sorted(world.runners)
+    world.work(busy, busy=1)
+    world.nodes["b"] = replace(node("b"), models=world.nodes["a"].models)
+    settled(world, MOVE_PAUSE_S + 5)
+    assert busy in world.runners
+    assert idle not in world.runners
+
+
+def test_kept_replicas_stay_together_without_a_load_where_no_other_node_has_room() -> None:
+    world = kept_twice(world_with(node("a"), node("b", devices=(gpu(free=2, total=8), cpu(free=1, total=2)))))
+    assert places(world) == ["a", "a"]
+    settled(world, 3 * MOVE_PAUSE_S)
+    assert spread_loads(world) == 0
+    assert places(world) == ["a", "a"]
+
+
+def test_a_replica_of_a_model_that_crashed_too_often_on_a_node_returns_there_when_the_exclusion_ends() -> None:
+    world = kept_twice(world_with(node("a"), node("b")))
+    assert sorted(places(world)) == ["a", "b"]
+    while "a" in places(world):
+        (crashing,) = [key for key, one in world.runners.items() if one.node_id == "a"]
+        world.crash(crashing, Fault(reason="runner_lost", message="signal 11"))
+        world.pass_time(5)
+        world.settle()
+    assert places(world) == ["b", "b"]
+    settled(world, BROKEN_S - 10)
+    assert (places(world), spread_loads(world)) == (["b", "b"], 0)
+    settled(world, 2 * MOVE_PAUSE_S)
+    assert sorted(places(world)) == ["a", "b"]
+
+
+def test_a_crashed_replica_that_its_host_still_reports_keeps_no_other_from_its_device() -> None:
+    world = kept_twice(world_with(node("a"), node("b", devices=(gpu(free=40, total=40), cpu()))))
+    (crashed,) = [key for key, one in world.runners.items() if one.node_id == "a"]
+    one = world.runners[crashed]
+    one.view = replace(one.view, state=RunnerState.ERROR, fault=Fault(reason="runner_lost", message="signal 9"))
+    world.report()
+    world.pass_time(2)
+    world.measure_all()
+    world.writes_done()
+    assert [start.record.node_id for start in world.starts] == ["a"]
