@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
+from common.errors import DeviceLost, ModelUnavailable, RunnerLost
 from common.telemetry.metrics import Family, ScrapedGauges
 
 Metric = TypeVar("Metric", bound=MetricWrapperBase)
@@ -57,6 +58,10 @@ RESUMES = Counter(
     "resumed, failed, quarantined",
     ["cause", "outcome"],
 )
+# Prometheus sees a first increase only of a series that has shown zero, and an alert counts increases.
+for _cause in ("stalled", RunnerLost.reason, ModelUnavailable.reason, DeviceLost.reason):
+    for _outcome in ("failed", "quarantined"):
+        RESUMES.labels(_cause, _outcome)
 QUARANTINED = Counter("puna_gateway_quarantined_requests_total", "Requests refused because they stopped two runners")
 WORK_LIMIT = Gauge("puna_gateway_work_limit", "Short requests that may be prepared at once; falls when they stand")
 WORK_IN_PROGRESS = Gauge(

@@ -2,6 +2,7 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from common.errors import DeviceLost, InsufficientMemory, ModelUnavailable, RunnerLost
 from common.telemetry.metrics import Family, ScrapedGauges
 
 _BYTES_LABELS = ("node", "device")
@@ -54,6 +55,8 @@ REPLICAS_LOST = Counter(
     "puna_scheduler_replicas_lost_total", "Replicas whose runner died unasked, by model and the error's reason",
     ["model", "reason"],
 )  # fmt: skip
+# Usual causes. Prometheus sees a first increase only of a series that has shown zero, and alerts count increases.
+_USUAL = (RunnerLost.reason, DeviceLost.reason, InsufficientMemory.reason, ModelUnavailable.reason)
 CRASHES_IN_A_ROW = Family(
     "puna_scheduler_crashes_in_a_row",
     "Crashes of a model's replicas on a node, none of which had served for a minute; from three on",
@@ -90,3 +93,10 @@ INVENTORY_UP = Gauge("puna_scheduler_inventory_connected", "1 while the watch on
 ROUTES_VERSION = Gauge("puna_scheduler_routes_version", "Version of the routing table; grows with every change")
 ROUTE_WATCHERS = Gauge("puna_scheduler_route_watchers", "Open WatchRoutes streams: one for each gateway")
 WAITERS = Gauge("puna_scheduler_waiters", "Callers that wait for a load")
+
+
+def begin_at_zero(model: str) -> None:
+    """Show the losses and failed loads of a model from its first load on, before there are any."""
+    for reason in _USUAL:
+        REPLICAS_LOST.labels(model=model, reason=reason)
+        LOADS.labels(model=model, outcome=reason)

@@ -350,6 +350,7 @@ def _note(note: Note) -> None:
     match note.event:
         case "model.load_requested":
             metrics.LOAD_REQUESTS.labels(reason=reason).inc()
+            metrics.begin_at_zero(model)
         case "model.placed":
             metrics.PLACEMENTS.labels(model=model, reason=reason, shape=str(fields["shape"])).inc()
         case "model.ready" | "model.load_failed":
