@@ -61,7 +61,7 @@ async def test_a_request_is_not_refused_for_the_crashes_of_a_request_of_another_
 ) -> None:
     first, second, third = deadly(1), deadly(2), ScriptedRunner(slots=8)
     third.placement.placement_id = "placement-3"
-    values = {"host": "127.0.0.1:0", "grpc_host": "127.0.0.1:0"}
+    values: dict[str, Any] = {"host": "127.0.0.1:0", "grpc_host": "127.0.0.1:0"}
     async with (
         start_cluster(runner=first) as cluster,
         SchedulerClient(cluster.scheduler.address) as scheduler,
