@@ -25,7 +25,7 @@ from tests.simulation.cluster.discovery_process import SimDiscovery
 from tests.simulation.cluster.gateway_process import SimGateway
 from tests.simulation.cluster.network import Network, Process
 from tests.simulation.cluster.node import Node, SimHost, SimModel
-from tests.simulation.cluster.runner_process import VOCABULARY, Pace, RunnerProcess
+from tests.simulation.cluster.runner_process import VOCABULARY, Pace, RunnerProcess, expected_answer
 from tests.simulation.cluster.scenario import Scenario, Step
 from tests.simulation.cluster.scheduler_process import SimRedis, SimScheduler
 from tests.simulation.cluster.virtual_time import VirtualClock, VirtualLoop, run
@@ -45,6 +45,7 @@ class Asked:
     max_tokens: int
     seed: int
     gateway: SimGateway
+    expected: list[int]  # the undisturbed answer
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     done: Done | None = None
@@ -220,7 +221,8 @@ class Episode:
             prompt = (*prompt, 1 + int(prompt_seed) % (VOCABULARY - 1))
         number = len(self.asked)
         seed = POISON_SEED + number if is_poison else number
-        asked = Asked(number, prompt, int(max_tokens), seed, gateway)
+        expected = expected_answer(prompt, int(max_tokens))
+        asked = Asked(number, prompt, int(max_tokens), seed, gateway, expected)
         self.asked.append(asked)
         asked.task = gateway.spawn(self._client(asked, model.name, speculates=branch > 0.8), f"request {number}")
         asked.task.add_done_callback(lambda _: self._left(asked))
