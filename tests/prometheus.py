@@ -47,16 +47,27 @@ class Prometheus:
         self.process.wait(60)
 
 
-def start_prometheus(directory: Path, gateway_url: str) -> Prometheus:
-    """Run it as deploy/prometheus/local.yml says, but every second, and for that gateway."""
+def start_prometheus(directory: Path, gateway_url: str, *, waits: str = "") -> Prometheus:
+    """Run it as deploy/prometheus/local.yml says, but every second, and for that gateway.
+
+    `waits`: alerts that wait until a fault has lasted do so for this time instead of their own.
+    """
     config = yaml.safe_load((PROMETHEUS / "local.yml").read_text(encoding="utf-8"))
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    config["rule_files"] = [str(PROMETHEUS / name) for name in config["rule_files"]]
+    config["rule_files"] = [str(_rules(PROMETHEUS / name, directory, waits)) for name in config["rule_files"]]
     for job in config["scrape_configs"]:
         for discovery in job["http_sd_configs"]:
             discovery["url"] = gateway_url + httpx.URL(discovery["url"]).path
             discovery["refresh_interval"] = "1s"
     return run_prometheus(directory, config)
+
+
+def _rules(file: Path, directory: Path, waits: str) -> Path:
+    if not waits:
+        return file
+    copy = directory / file.name
+    copy.write_text(re.sub(r"^( +for:).*$", rf"\1 {waits}", file.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    return copy
 
 
 def run_prometheus(directory: Path, config: dict[str, Any]) -> Prometheus:
