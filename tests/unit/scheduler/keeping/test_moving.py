@@ -322,3 +322,12 @@ def test_a_crashed_replica_that_its_host_still_reports_keeps_no_other_from_its_d
     world.measure_all()
     world.writes_done()
     assert [start.record.node_id for start in world.starts] == ["a"]
+
+
+def test_the_second_kept_replica_is_fetched_to_a_node_of_its_own() -> None:
+    world = world_with(node("a"), node("b"))
+    (file,) = world.nodes["a"].models
+    world.nodes["a"] = replace(world.nodes["a"], models=(replace(file, blob_digests=("sha256:1",)),))
+    world.nodes["b"] = replace(world.nodes["b"], models=(), models_free_bytes=1 << 40)
+    kept_twice(world)
+    assert sorted(start.record.node_id for start in world.all_starts) == ["a", "b"]
