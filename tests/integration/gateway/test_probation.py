@@ -25,7 +25,7 @@ class Deadly(ScriptedRunner):
     @property
     def both_here(self) -> bool:
         """True once both compute, or one does and the other one waits for that."""
-        return len(self.requests) == 2 or bool(self.probation._place._waiters)  # type: ignore[attr-defined]
+        return len(self.requests) == 2 or bool(self.probation._place._waiters)
 
     async def meet(self, _: ScriptedRunner) -> None:
         await eventually(lambda: self.both_here)
