@@ -130,21 +130,14 @@ FAULTS = (
         name="a host process is stopped",
         made_by="`puna chaos stop host --yes`",
         seen="`puna_discovery_node_report_age_seconds`; `puna nodes`: `suspect`, then gone",
-        alerts=("PunaNodeGone", "PunaTargetDown"),
+        alerts=("PunaNodeSilent", "PunaNodeGone", "PunaTargetDown"),
         action="Resume or restart it; its runners go on meanwhile.",
-    ),
-    Fault(
-        area="Nodes",
-        name="a host process hangs, and its connections stand",
-        seen="`puna_discovery_node_report_age_seconds`; `puna nodes`: `suspect`; nothing new is placed there",
-        alerts=("PunaNodeSilent",),
-        action="Read its log, then restart it; its runners go on meanwhile.",
     ),
     Fault(
         area="Nodes",
         name="a node reboots, loses its power or its network",
         seen="`puna_discovery_nodes`, `puna_scheduler_replicas_lost_total`; models are placed on other nodes",
-        alerts=("PunaNodeGone", "PunaReplicasCrash"),
+        alerts=("PunaNodeGone", "PunaNodeSilent", "PunaReplicasCrash"),
         action="Repair it; it registers again by itself. For planned work: `puna drain NODE` before.",
     ),
     Fault(
@@ -173,7 +166,7 @@ FAULTS = (
         area="Nodes",
         name="the network between nodes, or to the control processes, is cut",
         seen="`puna_discovery_node_report_age_seconds`, `puna_host_discovery_connected`; answers go on elsewhere",
-        alerts=("PunaNodeGone", "PunaStreamsNotResumed"),
+        alerts=("PunaNodeSilent", "PunaNodeGone", "PunaStreamsNotResumed"),
         action="Repair the network; everything reconnects within 5 s. Replicas on both sides stay until one is idle.",
     ),
     Fault(
