@@ -284,7 +284,8 @@ def _describe(
     command = [str(embedded_redis_server()), "--port", f"{server.port}", "--bind", server.place.address, "--save", ""]
     rig.services["redis"] = replace(server, module=[*command, "--dir", str(rig.directory), "--protected-mode", "no"])
     store = f"redis://{rig.address('redis')}/0"
-    discovery = add("discovery", lambda listen: {"PUNA_DISCOVERY_LISTEN": listen})
+    removed = str(rig.directory / "discovery")
+    discovery = add("discovery", lambda listen: {"PUNA_DISCOVERY_LISTEN": listen, "PUNA_HOME": removed})
     dialled = [
         add(
             f"scheduler-{number}",
