@@ -224,7 +224,8 @@ def _start_control_plane(stack: ExitStack, cluster: Machines, discovery: str) ->
     _spawn(stack, cluster, "redis", redis, {})
     cluster.discovery_address = discovery
     common = {"PUNA_DISCOVERY_ADDRESS": discovery, "PUNA_PLAINTEXT": "1"}
-    _spawn(stack, cluster, "discovery", _python("discovery"), {**common, "PUNA_DISCOVERY_LISTEN": discovery})
+    own = {"PUNA_DISCOVERY_LISTEN": discovery, "PUNA_HOME": str(cluster.directory / "discovery")}
+    _spawn(stack, cluster, "discovery", _python("discovery"), {**common, **own})
     scheduler = f"127.0.0.1:{scheduler_port}"
     settings = {
         "PUNA_SCHEDULER_LISTEN": scheduler,
