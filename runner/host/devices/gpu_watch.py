@@ -40,8 +40,10 @@ class Asking:
         self._write(LOOK_CLOSELY)
 
     def _write(self, request: bytes) -> None:
-        if self._child is not None and not self._child.transport.get_write_buffer_size():
-            self._child.write(request)
+        child = self._child
+        # One that has ended is closed before it is forgotten, and uvloop raises at a write to it.
+        if child is not None and not child.is_closing() and not child.transport.get_write_buffer_size():
+            child.write(request)
 
     def forget(self) -> None:
         """Drop earlier requests: a child that is yet to start knows every card."""
