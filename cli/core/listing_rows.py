@@ -9,11 +9,12 @@ from cli.core.news import short_digest
 LOADED_HEADINGS = ("NAME", "DIGEST", "SIZE", "DEVICES", "CONTEXT", "SLOTS", "NODE", "STATE", "UNTIL")
 DEVICE_HEADINGS = (
     *("NODE", "STATE", "DEVICE", "KIND", "DEVICE STATE", "TOTAL", "FREE", "READ FROM"),
-    *("PROMISED", "RESERVED", "LIMIT", "SPEED", "RUNNERS", "STORE FREE", "LENT TO", "CARD", "REASON"),
+    *("PROMISED", "RESERVED", "LIMIT", "SPEED", "RUNNERS", "STORE FREE", "SAVED", "LENT TO", "CARD", "REASON"),
 )
 # What a narrow terminal goes without, the first first.
 DEVICE_SPARE = (
     "STORE FREE",
+    "SAVED",
     "SPEED",
     "LIMIT",
     "RESERVED",
@@ -85,6 +86,7 @@ def device_rows(nodes: Sequence[Json], *, now_unix_s: float) -> list[tuple[str, 
             _speed(device),
             str(len(node.get("runners") or [])),
             _bytes(node.get("store") or {}, "free_bytes"),
+            ", ".join(_saved(tier) for tier in node.get("states") or []),
             ", ".join(lent_text(one) for one in device.get("lent_to") or []),
             _condition(device.get("vitals") or {}, now_unix_s=now_unix_s),
             str(device.get("state_reason") or ""),
@@ -179,6 +181,11 @@ def _replica_bytes(model: Json, devices: Iterable[Json]) -> int:
 
 def _bytes(device: Json, name: str) -> str:
     return format_bytes(int(device[name])) if device.get(name) is not None else ""
+
+
+def _saved(tier: Json) -> str:
+    """Format what is used of a tier of saved states: "ram 120 MB of 1.2 GB"."""
+    return f"{tier.get('tier')} {_bytes(tier, 'bytes')} of {_bytes(tier, 'max_bytes')}"
 
 
 def _speed(device: Json) -> str:

@@ -40,6 +40,8 @@ _SERVICES: dict[str, dict[str, frozenset[Role]]] = {
         "InjectFault": _GATEWAY,
         # Gateways know the salts of tenants.
         "ForgetStates": _GATEWAY,
+        # Nodes fetch saved states from each other.
+        "ReadState": frozenset({Role.NODE}),
     },
     "puna.v1.ModelStore": {
         **dict.fromkeys(("Pull", "Create", "Copy", "Delete", "PutBlob", "ReadHeader"), _GATEWAY),

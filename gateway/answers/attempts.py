@@ -22,6 +22,7 @@ from common.telemetry.logs import get_logger
 from gateway import metrics
 from gateway.answers.record import RequestRecord
 from gateway.converters.generation import placement_to_proto
+from gateway.core.dispatch.prompt_prefixes import PromptPrefixes
 from gateway.core.dispatch.resume import RESUMES_MAX, RetryBudget, Suspicion
 from gateway.core.models.routes import ReplicaInfo
 from gateway.replicas.replicas import Connection, ReplicaPool
@@ -69,6 +70,7 @@ class Attempts:
     answer_tokens: int = 0  # that the client has seen, or that are held for it
     cause: str = ""  # why the answer is between two replicas; empty: it is not
     has_asked_again: bool = False
+    last_node_id: str = ""  # of the replica that the answer was lost by
     crashed: list[ReplicaInfo] = field(default_factory=list)  # replicas whose crashes it is blamed for
 
     def continued(self, connection: Connection) -> None:
@@ -96,6 +98,12 @@ class Attempts:
                     raise RunnerLost(LOST_TEXT)
                 self.suspicion.is_computed = True
             yield held
+
+    def state_node_id(self, connection: Connection, prefixes: PromptPrefixes) -> str:
+        """Return the node whose host may keep the state that this try begins with."""
+        if self.last_node_id and prefixes.names:
+            return self.last_node_id
+        return self.pool.node_with_state(connection, prefixes)
 
     def retry_or_raise(self, error: PunaError, connection: Connection | None) -> None:
         """Decide on a failed call: return if the request may try again.
@@ -147,6 +155,7 @@ class Attempts:
             delivered=self.delivered,
             at_token=self.answer_tokens,
         )
+        self.last_node_id = connection.info.node_id
         if not isinstance(error, RunnerSilent):  # that one may be back before there is another
             self.avoided.add(key)
         if isinstance(error, ShuttingDown | PlacementMismatch) or connection.is_draining:

@@ -146,6 +146,7 @@ class Generation:
             delivered=self.begun.token_ids if self.begun else (),
             cache_salt=work.cache_salt,
             prefix_names=work.prefixes.names,
+            state_node_id=self.attempts.state_node_id(connection, work.prefixes),
         )
         return await beside_loop(prompt.size_bytes, message)
 

@@ -58,6 +58,7 @@ def generate_request(  # noqa: PLR0913  # one name for each part of the message
     delivered: Sequence[int] = (),
     cache_salt: str = "",
     prefix_names: Sequence[int] = (),
+    state_node_id: str = "",
 ) -> runner_pb2.GenerateRequest:
     """Build the request to a runner. `delivered` are the tokens that another runner has produced already."""
     message = runner_pb2.GenerateRequest(
@@ -78,6 +79,7 @@ def generate_request(  # noqa: PLR0913  # one name for each part of the message
         resume_token_ids=delivered,
         cache_salt=cache_salt,
         prefix_names=prefix_names,
+        state_node_id=state_node_id,
     )
     _write(prompt, message)
     if constraint is not None:

@@ -91,6 +91,7 @@ def _node(
         "report_age_ms": node.report_age_ms,
         "ram": ram,
         "store": {"free_bytes": node.models_free_bytes, "total_bytes": node.models_total_bytes},
+        "states": [shown(tier) for tier in node.state_tiers],
         "devices": [
             {
                 **_device(device, node.report_age_ms),

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from common.clock import Clock, SystemClock
+from common.clock import MS_PER_S, Clock, SystemClock
 from common.errors import PunaError, RunnerLost
 from common.grpc.watch import Backoff, watch
 from common.telemetry.logs import get_logger
 from common.trust.roles import runner_peer
 from gateway.converters.routes import replica_state
 from gateway.core.dispatch import replica_load
-from gateway.core.dispatch.replica_choice import ReplicaCandidate
+from gateway.core.dispatch.prompt_prefixes import PromptPrefixes
+from gateway.core.dispatch.replica_choice import KeptState, ReplicaCandidate, saved_bytes
 from gateway.core.dispatch.replica_load import ReplicaLoad
 from gateway.core.dispatch.resume import Suspicion
 from gateway.core.models.routes import ReplicaInfo, ReplicaState, RouteInfo
@@ -36,6 +37,8 @@ BAN_S_MIN = 5.0
 BAN_S_MAX = 60.0
 
 
+# Nodes remembered for the states that they keep of a model which no longer runs there.
+LEFT_MAX = 64
 # Time for a silent replica to answer a question.
 ASKED_S = 1.0
 
@@ -59,8 +62,14 @@ class Connection:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     held: frozenset[int] = frozenset()  # names of the beginnings of prompts that its slots hold
     parked: frozenset[int] = frozenset()  # likewise of those in its host RAM
+    kept: tuple[KeptState, ...] = ()  # saved states that it can restore
     prompt_tokens_per_s: float = 0.0  # 0: not known
     question: asyncio.Task[None] | None = None  # whether it lives, while it is silent
+
+    @property
+    def states(self) -> tuple[KeptState, ...]:
+        """Return what its node has of conversations: states of tiers, and of slots, which are saved when idle."""
+        return KeptState(self.held | self.parked, 0.0), *self.kept
 
     @property
     def is_draining(self) -> bool:
@@ -92,6 +101,8 @@ class ReplicaPool:
         self._connections: dict[str, Connection] = {}
         self._retired: dict[Connection, None] = {}  # that calls still stream on, oldest first
         self._closing: set[asyncio.Task[None]] = set()
+        # States of nodes whose replicas of a model have ended, by model and node; the oldest first.
+        self._left: dict[tuple[str, str], tuple[KeptState, ...]] = {}
         self.poisoned = PoisonRequests(self._clock)
 
     def sync(self, routes: Iterable[RouteInfo]) -> None:
@@ -106,6 +117,7 @@ class ReplicaPool:
             connection = self._connections.pop(key)
             connection.retired = True
             self._retired[connection] = None
+            self._note_left(connection)
             self._close_if_unused(connection)
         for key, (model_name, info) in wanted.items():
             if known := self._connections.get(key):
@@ -143,6 +155,7 @@ class ReplicaPool:
                     work=load.work,
                     held=connection.held,
                     parked=connection.parked,
+                    kept=connection.kept,
                     prompt_tokens_per_s=connection.prompt_tokens_per_s,
                     has_suspect=connection.suspect is not None,
                     layers_on_devices=connection.info.layers_on_devices,
@@ -183,6 +196,26 @@ class ReplicaPool:
         connection.load = replica_load.started(connection.load)
         connection.suspect = suspicion or connection.suspect
         return connection
+
+    def node_with_state(self, connection: Connection, prefixes: PromptPrefixes) -> str:
+        """Return the node that keeps a state of more of a prompt than the replica's own; empty: none does."""
+        model_name, own = connection.model_name, connection.info.node_id
+        running = [(one.info.node_id, one.states) for one in self._connections.values() if one.model_name == model_name]
+        left = [(node_id, states) for (name, node_id), states in self._left.items() if name == model_name]
+        most, best = saved_bytes(prefixes, connection.states), ""
+        for node_id, states in (*running, *left):
+            found = saved_bytes(prefixes, states) if node_id != own else 0
+            if found > most:
+                most, best = found, node_id
+        return best
+
+    def _note_left(self, connection: Connection) -> None:
+        """Remember what the node of a replica that ends keeps of its conversations."""
+        place = connection.model_name, connection.info.node_id
+        self._left.pop(place, None)
+        self._left[place] = connection.states
+        if len(self._left) > LEFT_MAX:
+            del self._left[next(iter(self._left))]
 
     def now_s(self) -> float:
         """Return the time of the pool's clock."""
@@ -327,6 +360,9 @@ class ReplicaPool:
         if status.HasField("held_prefixes"):
             connection.held = frozenset(status.held_prefixes.names)
             connection.parked = frozenset(status.held_prefixes.parked_names)
+            connection.kept = tuple(
+                KeptState(frozenset(one.names), one.restore_ms / MS_PER_S) for one in status.held_prefixes.saved
+            )
         connection.changed.set()
         if connection.load.state is ReplicaState.BROKEN:
             connection.streams.end_all(RunnerLost("the model runner failed"))

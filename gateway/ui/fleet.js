@@ -87,6 +87,9 @@ function drawNode(card, node) {
       node.draining_replicas ? `${plural(node.draining_replicas, "replica")} left` : "",
       node.address,
       node.build,
+      ...(node.states ?? [])
+        .filter((tier) => tier.states)
+        .map((tier) => `${plural(tier.states, "conversation")} saved in ${tier.tier}: ${bytes(tier.bytes)} of ${bytes(tier.max_bytes)}`),
       `heard ${duration(node.report_age_ms)} ago`,
     ]
       .filter(Boolean)

@@ -93,7 +93,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     settings.models_directory.mkdir(parents=True, exist_ok=True)
     notes = DeviceNotes(home.directory / "devices.json")
     users = DeviceUsers()
-    states = await open_states(settings, home, clock)
+    states, peers = await open_states(settings, home, clock, node_id=identity.node_id)
     devices = Devices(
         clock,
         settings=settings.devices,
@@ -125,6 +125,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         borrower=borrower,
         origins=origins,
         states=states,
+        peers=peers,
     )
     speeds = DecodeSpeeds(notes, clock, lent=users.leases.device_ids)
     process_memory = ProcessMemory(notes, lent=users.leases.device_ids)
@@ -135,7 +136,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         directories={"models": settings.models_directory, "home": home.directory},
         is_production=settings.production,
     )
-    servicer = HostServicer(supervisor, Measurements(models, borrower, devices, origins), tunnel, faults, states)
+    servicer = HostServicer(supervisor, Measurements(models, borrower, devices, origins), tunnel, faults, states, peers)
 
     revocations = Revocations(home.directory / "removed-nodes.json")
 
@@ -166,7 +167,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     )
     changes = Changes()
 
-    snapshot = _snapshot(facts, lambda: (devices.engine_build, shown_devices()), models, supervisor)
+    snapshot = _snapshot(facts, lambda: (devices.engine_build, shown_devices()), models, supervisor, states)
     await supervisor.adopt()
     finding = _begin_finding(devices)
     tasks = [
@@ -206,7 +207,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     finally:
         await pulls.close()
         await supervisor.close()
-        await states.close()
+        await peers.close()
         await _end(tasks)
         await server.stop(STOP_GRACE_S)
 
@@ -252,6 +253,7 @@ def _snapshot(
     devices: Callable[[], tuple[str, list[cluster_pb2.Device]]],
     models: NodeModels,
     supervisor: RunnerSupervisor,
+    states: NodeStates,
 ) -> Callable[[], Sections]:
     """Make the reader of what there is to report. The list of models is made anew only when it changed.
 
@@ -271,6 +273,7 @@ def _snapshot(
         runners = supervisor.records()
         for runner in runners:
             runner.status.ClearField("decode_window")  # it was for this host
+        current.state_tiers.extend(states.sizes())
         current.models_free_bytes, current.models_total_bytes = models.free_bytes, models.total_bytes
         return Sections(
             facts=current,

@@ -132,6 +132,17 @@ class HostClient(ChannelBook):
         _check_numbers(address, response)
         return response
 
+    def read_state(
+        self, address: str, request: host_pb2.ReadStateRequest, *, node_id: str
+    ) -> AsyncGenerator[host_pb2.StateChunk, None]:
+        """Read a saved state from another node; nothing if it has none.
+
+        Raises:
+            QueueFull: too many are being read there.
+            ModelUnavailable: the host cannot be reached, or ended.
+        """
+        return received(self._stub(address, node_id).ReadState(request, metadata=call_metadata()))
+
     def _stub(self, address: str, node_id: str) -> "host_pb2_grpc.HostAsyncStub":
         return host_pb2_grpc.HostStub(self.channel(address, f"node/{node_id}" if node_id else ""))
 

@@ -83,6 +83,16 @@ for _tier in ("ram", "disk"):
     STATES_RESTORED.labels(tier=_tier)
 for _reason in ("too_large", "not_sealed", "forgotten", "malformed", "gone", "damaged", "unreadable", "disk"):
     STATES_REFUSED.labels(reason=_reason)
+STATES_SENT = Counter("puna_host_states_sent_total", "Saved states that other nodes have read from this one")
+STATES_FETCHED = Counter(
+    "puna_host_states_fetched_total",
+    "Saved states that another node was asked for, by result: fetched, none (it has none), slower (computing is "
+    "faster), late (given up after the time that computing takes), busy, refused, failed",
+    ["result"],
+)
+for _result in ("fetched", "none", "slower", "late", "busy", "refused", "failed"):
+    STATES_FETCHED.labels(result=_result)
+STATES_FETCHED_BYTES = Counter("puna_host_states_fetched_bytes_total", "Bytes of saved states from other nodes")
 STATES = Family("puna_host_states", "Saved states by where they are: ram, disk; one may be in both", ("tier",))
 STATE_BYTES = Family("puna_host_state_bytes", "Bytes of saved states by where they are: ram, disk", ("tier",))
 STATE_BYTES_MAX = Family("puna_host_state_max_bytes", "The most bytes of saved states by tier: ram, disk", ("tier",))

@@ -10,12 +10,13 @@ from common.closing import closing
 from common.errors import DiskFull, InvalidRequest, NotSupported
 from common.telemetry import tracing
 from protos import host_pb2, host_pb2_grpc
-from runner.core.states.messages import SALT_LENGTH_MAX
+from runner.core.states.messages import SALT_LENGTH_MAX, BadMessage, parted
 from runner.host.faults import NodeFaults
 from runner.host.lending.lending import lend_response
 from runner.host.lending.tunnel_listener import TunnelListener
 from runner.host.runners.measurements import Measurements
 from runner.host.runners.supervisor import RunnerSupervisor
+from runner.host.states.peers import PeerStates
 from runner.host.states.store import NodeStates
 
 EVENT_INTERVAL_S_MIN = 0.02
@@ -33,6 +34,7 @@ class HostServicer(host_pb2_grpc.HostServicer):
         tunnel: TunnelListener | None,
         faults: NodeFaults,
         states: NodeStates,
+        peers: PeerStates,
     ) -> None:
         """Without a tunnel nothing is lent."""
         self._supervisor = supervisor
@@ -40,6 +42,7 @@ class HostServicer(host_pb2_grpc.HostServicer):
         self._tunnel = tunnel
         self._faults = faults
         self._states = states
+        self._peers = peers
 
     async def Measure(self, request: host_pb2.MeasureRequest, context: Context) -> host_pb2.MeasureResponse:
         """Count bytes without loading."""
@@ -106,3 +109,15 @@ class HostServicer(host_pb2_grpc.HostServicer):
         except OSError as error:
             raise DiskFull(f"the order cannot be noted: {error.strerror}; nothing was dropped") from error
         return host_pb2.ForgetStatesResponse(states=states, bytes=size)
+
+    async def ReadState(
+        self, request: host_pb2.ReadStateRequest, context: Context
+    ) -> AsyncIterator[host_pb2.StateChunk]:
+        """Send a saved state to another node."""
+        try:
+            links = parted(request.links)
+        except BadMessage as error:
+            raise InvalidRequest("links are hashes of 16 bytes each", param="links") from error
+        async with closing(self._peers.read(request.domain, links, request.inputs_min)) as chunks:
+            async for chunk in chunks:
+                yield chunk

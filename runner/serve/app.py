@@ -4,9 +4,11 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from google.protobuf import json_format
@@ -171,6 +173,9 @@ class RunnerProcess(EngineListener):
         # A pooled engine refuses every stream.
         embeddings = EmbeddingTable(engine) if isinstance(engine, PooledLlamaEngine) else None
         self._requests: RequestTable = embeddings or streams
+        self._held = streams.held
+        if self._states is not None:
+            self._held.saved = self._states.saved
         self._threads = ThreadSetting(engine, asked=layout.threads)
         self._board = StatusBoard(SystemClock(), self._requests, self._threads)
         pooled = PooledService(embeddings, self._board) if embeddings is not None else None
@@ -237,6 +242,7 @@ class RunnerProcess(EngineListener):
         else:
             self._prefetch.start()
             if self._states is not None:  # what is saved is known before the first request
+                self._states.on_change = partial(asyncio.get_running_loop().call_soon_threadsafe, self._saved_changed)
                 self._states.start()
             self._engine.start(bridge)
 
@@ -246,6 +252,11 @@ class RunnerProcess(EngineListener):
             self._engine.forget(salt, done)
         else:
             done()
+
+    def _saved_changed(self) -> None:
+        """Report that the host keeps other states."""
+        self._held.saved_changed()
+        self._board.changed()
 
     def _on_engine(self, command: Callable[[], None]) -> None:
         """Call something in the engine's thread."""
@@ -257,10 +268,13 @@ class RunnerProcess(EngineListener):
         self._board.drain()
         self._prefetch.stop()
         await server.set_serving(False)
-        await _first(self._requests.idle.wait(), asyncio.sleep(DRAIN_S))
+        # A second signal ends the drain, not the process: what runs is saved, and its answers go on elsewhere.
+        hurried = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, hurried.set)
+        await _first(self._requests.idle.wait(), hurried.wait(), asyncio.sleep(DRAIN_S))
         self._engine.stop()
-        await server.stop(1.0)
         joined = await asyncio.to_thread(self._engine.join, ENGINE_END_S)
+        await server.stop(1.0)
         if self._states is not None:
             await asyncio.to_thread(self._states.close)
         if not joined:

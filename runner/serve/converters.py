@@ -14,6 +14,7 @@ from runner.core.layout.memory_report import ClassBytes, MemoryUse
 from runner.core.sequence.decode_windows import StepReads, Window
 from runner.core.sequence.requests import KEEP_TOKENS_DEFAULT, GenerationRequest, TokenizedPrompt
 from runner.core.sequence.text_stream import TextToken
+from runner.core.states.messages import PREFIX_NAMES_MAX
 from runner.serve.constraints import EngineConstraints
 
 
@@ -77,6 +78,8 @@ def request_from_proto(
         shift=request.shift,
         cache_prompt=request.cache_prompt if request.HasField("cache_prompt") else True,
         cache_salt=request.cache_salt,
+        prefix_names=tuple(request.prefix_names[:PREFIX_NAMES_MAX]),
+        state_node_id=request.state_node_id,
         resumed=tuple(request.resume_token_ids),
         ignore_eos=request.ignore_eos,
         speculates=request.speculates,

@@ -1,12 +1,23 @@
 """Prompts that a runner holds, by the names that requests gave to their beginnings. Owned by the event loop."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
+from common.clock import MS_PER_S
 from protos import cluster_pb2, runner_pb2
+from runner.core.states.messages import PREFIX_NAMES_MAX
 
 # Sent to every gateway with every change; of more than this, the newest prompts.
 NAMES_MAX = 1024
-_NAMES_OF_ONE_MAX = 128
+SAVED_NAMES_MAX = 2048
+
+
+class RestorableState(NamedTuple):
+    """Names of a state that the host keeps, and the predicted time to restore it."""
+
+    names: tuple[int, ...]
+    restore_s: float
 
 
 class HeldPrefixes:
@@ -17,10 +28,15 @@ class HeldPrefixes:
         self._holders: tuple[int, ...] = ()
         self._parked: tuple[int, ...] = ()
         self.version = 0  # grows with every change of what is held
+        self.saved: Callable[[], Sequence[RestorableState]] = lambda: ()  # the newest first
+
+    def saved_changed(self) -> None:
+        """Note that the host keeps other states."""
+        self.version += 1
 
     def note(self, sequence_id: int, request: runner_pb2.GenerateRequest) -> None:
         """Note a request that the engine has under this number."""
-        self._names[sequence_id] = tuple(request.prefix_names[:_NAMES_OF_ONE_MAX])
+        self._names[sequence_id] = tuple(request.prefix_names[:PREFIX_NAMES_MAX])
 
     def see(self, holders: tuple[int, ...], parked: tuple[int, ...], *, inside: Iterable[int]) -> bool:
         """Slots hold the prompts of `holders`, host RAM those of `parked`; True: that is news.
@@ -45,11 +61,22 @@ class HeldPrefixes:
         return own
 
     def tell(self) -> cluster_pb2.HeldPrefixes:
-        """Every name, each once: the newest first, and those in slots before those that are parked."""
-        in_slots = self._of(sorted(self._holders, reverse=True), besides={})  # numbers grow
-        return cluster_pb2.HeldPrefixes(names=in_slots, parked_names=self._of(self._parked, besides=in_slots))
+        """Every name, each once: the newest first, and those in slots before those that are parked, then saved ones."""
+        in_slots = self._of(sorted(self._holders, reverse=True), besides=frozenset())  # numbers grow
+        parked = self._of(self._parked, besides=in_slots.keys())
+        listed = cluster_pb2.HeldPrefixes(names=in_slots, parked_names=parked)
+        known, left = set(in_slots), SAVED_NAMES_MAX
+        for state in self.saved():
+            if not left:
+                break
+            news = [name for name in state.names if name not in known][:left]
+            if news:
+                listed.saved.add(names=news, restore_ms=round(state.restore_s * MS_PER_S))
+            known.update(news)
+            left -= len(news)
+        return listed
 
-    def _of(self, sequences: Iterable[int], *, besides: Mapping[int, None]) -> dict[int, None]:
+    def _of(self, sequences: Iterable[int], *, besides: AbstractSet[int]) -> dict[int, None]:
         found: dict[int, None] = {}
         for number in sequences:
             for name in self._names.get(number, ()):

@@ -23,8 +23,9 @@ from runner import metrics
 from runner.core.states import messages
 from runner.core.states.blob import DamagedState, StateIndex, read_index, trailer
 from runner.core.states.catalogue import Catalogue, StateEntry
-from runner.core.states.gate import Tier
+from runner.core.states.gate import RestoreGate, Tier
 from runner.engine.contract.states import NewState, SavedState, StateBytes, StateOffer
+from runner.serve.held_prefixes import RestorableState
 from runner.serve.state_memory import MemoryFile, map_sealed
 
 log = get_logger()
@@ -46,6 +47,13 @@ class _Fetch(NamedTuple):
     deadline_s: float
 
 
+class _Seek(NamedTuple):
+    """A state of another node that the host was asked to bring."""
+
+    done: Callable[[], None]
+    deadline_s: float
+
+
 class StateLink:
     """See `runner.engine.contract.states.StateStore`."""
 
@@ -60,11 +68,17 @@ class StateLink:
         self._listener.listen(1)
         self._forget = forget
         self._on_engine = on_engine
+        self.gate = RestoreGate()
+        # Called when other states are saved than before, on a thread of this object.
+        self.on_change: Callable[[], object] = lambda: None
         self._hosts = 0
         self._host: socket.socket | None = None
         self._bytes_max = 0
         self._catalogue = Catalogue()
         self._fetches: dict[int, _Fetch] = {}
+        self._seeks: dict[int, _Seek] = {}
+        self._unconfirmed: set[str] = set()  # keys of states that were sent, and that the host has not taken or refused
+        self._confirmed = threading.Condition()
         self._next_id = 0
         self._put_epoch = 0  # of the state that is being put: what the engine had obeyed when it was copied
         self._epoch = 0  # of the newest order to forget that the engine has obeyed
@@ -103,6 +117,11 @@ class StateLink:
         """Number of hosts that have connected so far."""
         return self._hosts
 
+    def saved(self) -> list[RestorableState]:
+        """List what the host has, the newest first. Any thread may call it."""
+        entries = self._catalogue.newest()
+        return [RestorableState(one.names, self.gate.cost_s(one.tier, one.size_bytes)) for one in entries if one.names]
+
     def holds(self, key: str) -> bool:
         """Return True if the host has a state."""
         return key in self._catalogue
@@ -121,6 +140,26 @@ class StateLink:
         self._fetches[self._next_id] = _Fetch(offer, done, time.monotonic() + FETCH_DEADLINE_S)
         if not self._send(messages.encode("get", id=self._next_id, key=offer.key)):
             self._answer(self._next_id, None)
+
+    def seek(
+        self, node_id: str, links: Sequence[bytes], *, held_inputs: int, input_s: float, done: Callable[[], None]
+    ) -> None:
+        """Let the host bring a state from another node, if that pays."""
+        self._next_id += 1
+        number = self._next_id
+        self._seeks[number] = _Seek(done, time.monotonic() + FETCH_DEADLINE_S)
+        fields = {"node": node_id, "links": messages.links_text(links), "inputs": held_inputs, "input_s": input_s}
+        if not self._send(messages.encode("seek", id=number, **fields)):
+            self._end_seek(number)
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until the host has taken or refused every state that was put."""
+        deadline_s = time.monotonic() + timeout_s
+        is_sent = threading.Event()
+        self._work.put(is_sent.set)
+        is_sent.wait(timeout_s)
+        with self._confirmed:
+            self._confirmed.wait_for(lambda: not self._unconfirmed, max(0.0, deadline_s - time.monotonic()))
 
     def reserve(self, size_bytes: int, done: Callable[[StateBytes | None], None]) -> None:
         """Have a buffer of this size."""
@@ -175,6 +214,7 @@ class StateLink:
                 size_bytes=size,
                 tier=Tier.RAM,
                 saved_s=state.saved_s,
+                names=state.prefix_names,
             )
             message = messages.encode(
                 "put",
@@ -183,7 +223,11 @@ class StateLink:
                 replaces=state.replaces,
                 epoch=self._put_epoch,
             )
+            with self._confirmed:
+                self._unconfirmed.add(state.key)
             sent = self._send(message, file.descriptor)
+            if not sent:
+                self._confirm(state.key)
             self.count("saved" if sent else "not_sent")
             log.info("state.saved", tokens=len(state.inputs), bytes=size, sent=sent)
         except OSError as error:
@@ -213,6 +257,8 @@ class StateLink:
             now_s = time.monotonic()
             for number in [number for number, fetch in list(self._fetches.items()) if fetch.deadline_s < now_s]:
                 self._answer(number, None)
+            for number in [number for number, seek in list(self._seeks.items()) if seek.deadline_s < now_s]:
+                self._end_seek(number)
         self._listener.close()
         self._lose_host()
 
@@ -233,6 +279,12 @@ class StateLink:
         self._catalogue.clear()
         for number in list(self._fetches):
             self._answer(number, None)
+        for number in list(self._seeks):
+            self._end_seek(number)
+        with self._confirmed:
+            self._unconfirmed.clear()
+            self._confirmed.notify_all()
+        self.on_change()
 
     def _receive(self) -> None:
         assert self._host is not None, "it was readable"
@@ -261,9 +313,15 @@ class StateLink:
             case "have":
                 for fields in message["entries"]:
                     self._catalogue.put(messages.read_entry(fields, tier=Tier(fields["tier"])))
+                self.on_change()
             case "gone":
                 for key in message["keys"]:
                     self._catalogue.remove(str(key))
+                self.on_change()
+            case "taken":
+                self._confirm(messages.read_key(message, "key"))
+            case "sought":
+                self._end_seek(messages.natural(message, "id"))
             case "state":
                 saved = self._open(messages.natural(message, "id"), descriptors)
                 self._answer(messages.natural(message, "id"), saved)
@@ -308,6 +366,16 @@ class StateLink:
             self._catalogue.remove(fetch.offer.key)
             self.count("missed")
         fetch.done(saved)
+
+    def _end_seek(self, number: int) -> None:
+        seek = self._seeks.pop(number, None)
+        if seek is not None:
+            seek.done()
+
+    def _confirm(self, key: str) -> None:
+        with self._confirmed:
+            self._unconfirmed.discard(key)
+            self._confirmed.notify_all()
 
     def _send(self, message: bytes, descriptor: int | None = None) -> bool:
         """Send one message, whole or not at all; the receiving thread notices a host that is gone."""

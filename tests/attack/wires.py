@@ -23,7 +23,7 @@ REGISTER = "/puna.v1.Discovery/Register"
 CANARY = "canary-prompt-5309"
 ATTACKER_PORT = 7703
 # What a certificate of another node, or of the gateway, is for; all else is refused.
-NODE_MAY = frozenset({"WatchInventory", "StatBlob", "ReadBlob", "ReadManifest"})
+NODE_MAY = frozenset({"WatchInventory", "StatBlob", "ReadBlob", "ReadManifest", "ReadState"})
 GATEWAY_MAY = frozenset(
     {
         *("Pull", "Create", "Copy", "Delete", "PutBlob", "ReadHeader", "StatBlob", "ReadBlob", "ReadManifest"),

@@ -18,6 +18,14 @@ _PARKED_SPEEDUP = 16
 _FULL_COST_S = 0.2
 
 
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """A saved state that a replica can restore, by the names of the beginnings of its prompt."""
+
+    names: frozenset[int]
+    restore_s: float  # as the replica predicts it, from measured speeds
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaCandidate:
     """One replica as a request sees it."""
@@ -29,6 +37,7 @@ class ReplicaCandidate:
     work: int
     held: frozenset[int] = frozenset()  # names of the beginnings of prompts in its slots
     parked: frozenset[int] = frozenset()  # likewise of prompts in its host RAM
+    kept: tuple[KeptState, ...] = ()  # in the tiers of its node
     prompt_tokens_per_s: float = 0.0  # 0: not known
     layers_on_devices: int = 0  # the output counts as one
     layers_total: int = 0
@@ -84,8 +93,15 @@ def cost_s(candidate: ReplicaCandidate, prefixes: PromptPrefixes, *, usual_token
     held_bytes: float = prefixes.held_bytes(candidate.held)
     if candidate.parked:
         held_bytes = max(held_bytes, prefixes.held_bytes(candidate.parked) * (1 - 1 / _PARKED_SPEEDUP))
-    missing_tokens = (prefixes.size_bytes - held_bytes) / _BYTES_PER_TOKEN
     busy_fraction = 1 - candidate.slots_free / candidate.slots_total if candidate.slots_total else 1.0
     # Running requests take part in every step in which the prompt is evaluated.
-    prompt_s = missing_tokens / (candidate.prompt_tokens_per_s or usual_tokens_per_s) * (1 + busy_fraction)
+    byte_s = (1 + busy_fraction) / (candidate.prompt_tokens_per_s or usual_tokens_per_s) / _BYTES_PER_TOKEN
+    prompt_s = (prefixes.size_bytes - held_bytes) * byte_s
+    for state in candidate.kept:  # a replica restores only if that is faster
+        prompt_s = min(prompt_s, state.restore_s + (prefixes.size_bytes - prefixes.held_bytes(state.names)) * byte_s)
     return prompt_s + _FULL_COST_S * busy_fraction
+
+
+def saved_bytes(prefixes: PromptPrefixes, states: Iterable[KeptState]) -> int:
+    """Return the bytes of a prompt that one of several states has."""
+    return max((prefixes.held_bytes(state.names) for state in states), default=0)

@@ -422,6 +422,15 @@ class StoreRoom(ResponseModel):
     total_bytes: int
 
 
+class StatesTier(ResponseModel):
+    """Saved conversations of a node in one place."""
+
+    tier: str = Field(description="ram or disk")
+    bytes: int
+    max_bytes: int = Field(description="0: it is turned off")
+    states: int
+
+
 class Held(ResponseModel):
     """Bytes of one placement on a device."""
 
@@ -516,6 +525,7 @@ class NodeAnswer(ResponseModel):
     report_age_ms: int
     ram: Memory | None
     store: StoreRoom
+    states: list[StatesTier] = Field(description="Saved conversations; one may be in both tiers")
     devices: list[NodeDevice]
     runners: list[NodeRunner]
     crash_rows: list[CrashRowAnswer] = Field(

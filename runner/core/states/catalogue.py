@@ -20,6 +20,7 @@ class StateEntry:
     size_bytes: int
     tier: Tier
     saved_s: float  # to compute it again; 0: not measured
+    names: tuple[int, ...] = ()  # that gateways gave to the beginnings of its prompt
 
 
 class Catalogue:
@@ -51,6 +52,10 @@ class Catalogue:
                 self._by_link[link] = left
             else:
                 del self._by_link[link]
+
+    def newest(self) -> list[StateEntry]:
+        """List every state, the one that was entered last first."""
+        return list(reversed([*self._entries.values()]))
 
     def clear(self) -> None:
         """Forget every state."""

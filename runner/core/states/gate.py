@@ -9,13 +9,14 @@ class Tier(StrEnum):
 
     RAM = "ram"
     DISK = "disk"
+    PEER = "peer"  # another node; a state that was brought from there is in RAM
 
 
 _NEWEST_SHARE = 0.25  # of the newest figure in what is expected of the next one
 # A restore has to be so much faster than computing before a gate that computed restores again.
 REOPEN_SHARE = 0.8
 # Of a tier that nothing was read from yet: slow devices of their kind, so that a first try costs little.
-ASSUMED_BYTES_PER_S = {Tier.RAM: 2e9, Tier.DISK: 1e8}
+ASSUMED_BYTES_PER_S = {Tier.RAM: 2e9, Tier.DISK: 1e8, Tier.PEER: 1e8}
 FIXED_S = 0.002  # a message to the host, a mapping, a call of the engine
 
 
@@ -37,6 +38,10 @@ class RestoreGate:
         speed = size_bytes / max(seconds - FIXED_S, 1e-6)
         way.bytes_per_s += _NEWEST_SHARE * (speed - way.bytes_per_s)
 
+    def cost_s(self, tier: Tier, size_bytes: int) -> float:
+        """Predict the time to bring a state back."""
+        return FIXED_S + size_bytes / self._ways[tier].bytes_per_s
+
     def restores(self, tier: Tier, *, size_bytes: int, saved_s: float) -> bool:
         """Return True if bringing a state back is faster than computing what it saves.
 
@@ -46,6 +51,5 @@ class RestoreGate:
             saved_s: to compute the inputs that only this state has.
         """
         way = self._ways[tier]
-        cost_s = FIXED_S + size_bytes / way.bytes_per_s
-        way.restores = cost_s < saved_s * (1.0 if way.restores else REOPEN_SHARE)
+        way.restores = self.cost_s(tier, size_bytes) < saved_s * (1.0 if way.restores else REOPEN_SHARE)
         return way.restores

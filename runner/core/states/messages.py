@@ -12,6 +12,8 @@ from runner.core.states.gate import Tier
 
 MESSAGE_BYTES_MAX = 128 * 1024
 SALT_LENGTH_MAX = 256
+PREFIX_NAMES_MAX = 128
+_NAME_BYTES = 8
 _KEY_PATTERN = re.compile(f"[0-9a-f]{{{2 * HASH_BYTES}}}")
 _SECONDS_MAX = 1e6
 _COUNT_MAX = 2**48
@@ -45,10 +47,11 @@ def entry_fields(entry: StateEntry) -> dict[str, Any]:
     """Return a state's fields of a message."""
     return {
         "key": entry.key,
-        "links": base64.b64encode(b"".join(entry.links)).decode(),
+        "links": links_text(entry.links),
         "inputs": entry.inputs,
         "bytes": entry.size_bytes,
         "saved_s": entry.saved_s,
+        "names": base64.b64encode(b"".join(name.to_bytes(_NAME_BYTES, "big") for name in entry.names)).decode(),
     }
 
 
@@ -63,16 +66,14 @@ def read_entry(message: Mapping[str, Any], *, tier: Tier) -> StateEntry:
     blocks = min(inputs // BLOCK_INPUTS, BLOCKS_MAX)
     if len(links) != blocks or not blocks:
         raise BadMessage("links")
-    seconds = message.get("saved_s")
-    if not isinstance(seconds, int | float) or not 0 <= seconds <= _SECONDS_MAX:
-        raise BadMessage("saved_s")
     return StateEntry(
         key=read_key(message, "key"),
         links=links,
         inputs=inputs,
         size_bytes=natural(message, "bytes"),
         tier=tier,
-        saved_s=float(seconds),
+        saved_s=read_seconds(message, "saved_s"),
+        names=_read_names(message.get("names", "")),
     )
 
 
@@ -112,19 +113,60 @@ def natural(message: Mapping[str, Any], name: str) -> int:
     return value
 
 
+def read_seconds(message: Mapping[str, Any], name: str) -> float:
+    """Return a duration.
+
+    Raises:
+        BadMessage: it is none.
+    """
+    seconds = message.get(name)
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= _SECONDS_MAX:
+        raise BadMessage(name)
+    return float(seconds)
+
+
+def links_text(links: Sequence[bytes]) -> str:
+    """Return hashes of blocks as `read_links` reads them."""
+    return base64.b64encode(b"".join(links)).decode()
+
+
 def read_links(text: object) -> tuple[bytes, ...]:
     """Return the hashes of a state's blocks.
 
     Raises:
         BadMessage: they are none.
     """
+    return parted(_joined(text, "links", HASH_BYTES))
+
+
+def parted(links: bytes) -> tuple[bytes, ...]:
+    """Return the hashes that are joined in some bytes.
+
+    Raises:
+        BadMessage: they are none, or too many.
+    """
+    if len(links) % HASH_BYTES or len(links) > BLOCKS_MAX * HASH_BYTES:
+        raise BadMessage("links")
+    return tuple(links[start : start + HASH_BYTES] for start in range(0, len(links), HASH_BYTES))
+
+
+def _read_names(text: object) -> tuple[int, ...]:
+    joined = _joined(text, "names", _NAME_BYTES)
+    starts = range(0, len(joined), _NAME_BYTES)
+    if len(starts) > PREFIX_NAMES_MAX:
+        raise BadMessage("names")
+    return tuple(int.from_bytes(joined[start : start + _NAME_BYTES], "big") for start in starts)
+
+
+def _joined(text: object, what: str, size_bytes: int) -> bytes:
+    """Return bytes that consist of pieces of one size."""
     try:
         joined = base64.b64decode(text if isinstance(text, str) else "?", validate=True)
     except ValueError as error:
-        raise BadMessage("links") from error
-    if len(joined) % HASH_BYTES:
-        raise BadMessage("links")
-    return tuple(joined[start : start + HASH_BYTES] for start in range(0, len(joined), HASH_BYTES))
+        raise BadMessage(what) from error
+    if len(joined) % size_bytes:
+        raise BadMessage(what)
+    return joined
 
 
 def batches(entries: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:

@@ -54,6 +54,7 @@ class Sequence:
     leader: Leader | None = None  # evaluates what this one needs too; it waits until that is done
     cached_tokens: int = 0
     checkpoints: tuple[int, ...] = ()  # after how many inputs of the prompt to save, in order
+    sought: bool = False  # a saved state of another node was asked for
     looked_up: bool = False  # a saved state was looked for
     fetching: bool = False  # it is being brought; the sequence waits
     saved_state: SavedState | None = None  # brought, and not in a slot yet
@@ -104,6 +105,12 @@ class Sequence:
             self.sampling_first_ns = sampling_ns
         self.last_token_ns = synced_ns
         self.sampling_last_ns = sampling_ns
+
+    @property
+    def prefix_names(self) -> tuple[int, ...]:
+        """Return the names of the prompt's beginnings; none if the prompt was cut."""
+        is_whole = len(self.request.prompt.inputs) == self.prepared.prompt_tokens
+        return self.request.prefix_names if is_whole else ()
 
     @property
     def cached_prompt_tokens(self) -> int:

@@ -45,6 +45,8 @@ class Slot:
     shifted: bool = False  # it does not begin as its last prompt did
     parks: bool = True  # False: what it holds is too large to be moved out of the cache
     salt: str = ""  # of the last request
+    prefix_names: tuple[int, ...] = ()  # of the last request's prompt, which has so many inputs:
+    prompt_inputs: int = 0
     saved_tokens: int = 0  # of the inputs held, how many a state outside this process has
     saved: tuple[str, int] = ("", 0)  # that state's key, and its inputs
     kept_tokens: int = 0  # the fewest inputs held since the copy of its state began
@@ -146,6 +148,7 @@ class SlotTable:
         self._uses += 1
         slot.last_used = self._uses
         slot.last_sequence_id, slot.salt = sequence.id, salt
+        slot.prefix_names, slot.prompt_inputs = sequence.prefix_names, sequence.prepared.prompt_tokens
         slot.generated_held = 0
         slot.parks, slot.shifted, slot.forgotten = True, False, False
         sequence.slot_id = slot.id

@@ -13,7 +13,6 @@ from functools import partial
 from common.clock import NS_PER_S
 from common.telemetry.logs import get_logger
 from runner.core.states.chain import BLOCK_INPUTS, chain, state_key
-from runner.core.states.gate import RestoreGate
 from runner.core.states.slices import SliceJoiner, UnknownFormat
 from runner.core.threads.step_times import StepTimes
 from runner.engine.batched.sequence import Sequence
@@ -52,6 +51,7 @@ class _Save:
     cancelled: bool = False
     inputs: list[int] = field(default_factory=list)
     salt: str = ""
+    prefix_names: tuple[int, ...] = ()
 
 
 class StateKeeper:
@@ -74,7 +74,7 @@ class StateKeeper:
         self._times = times
         self._space = space
         self._post = post
-        self._gate = RestoreGate()
+        self._gate = store.gate
         self._hosts = 0
         self._save: _Save | None = None
         self._bytes_per_s = _COPY_BYTES_PER_S
@@ -85,14 +85,21 @@ class StateKeeper:
 
     def awaits(self, sequence: Sequence) -> bool:
         """Return True while a state is brought for a sequence that waits for a slot."""
-        if sequence.looked_up or not sequence.request.cache_prompt:
+        if sequence.fetching or sequence.looked_up or not sequence.request.cache_prompt:
             return sequence.fetching
-        sequence.looked_up = True
-        inputs = sequence.prepared.inputs
+        inputs, node_id = sequence.prepared.inputs, sequence.request.state_node_id
+        sequence.looked_up = sequence.sought or not node_id
         if len(inputs) <= BLOCK_INPUTS or not self._store.bytes_max:
             return False
         # The last input is computed in any case: its logits are wanted.
-        offer = self._store.find(chain(self._space, sequence.request.cache_salt, inputs[:-1]))
+        links = chain(self._space, sequence.request.cache_salt, inputs[:-1])
+        if not sequence.looked_up:
+            sequence.sought = sequence.fetching = True
+            held = self._slots.prefix_tokens(sequence)
+            done = partial(self._post, partial(self._fetched, sequence, None))
+            self._store.seek(node_id, links, held_inputs=held, input_s=self._seconds(1), done=done)
+            return True
+        offer = self._store.find(links)
         if offer is None:
             return False
         gained = offer.tokens - self._slots.prefix_tokens(sequence)
@@ -186,6 +193,11 @@ class StateKeeper:
         begun, self._save = self._save, None
         if begun is not None and begun.buffer is not None:
             self._store.run(partial(self._store.release, begun.buffer))
+        self._save_stopping(deadline_s)
+        # Answers end here only once their states can be found: they go on at other replicas.
+        self._store.settle(max(0.0, deadline_s - time.monotonic()))
+
+    def _save_stopping(self, deadline_s: float) -> None:
         for slot in list(self._unsaved(stopping=True)):
             save = self._plan(slot, sliced=False)
             if save.state_bytes > self._store.bytes_max:
@@ -203,7 +215,7 @@ class StateKeeper:
     def _unsaved(self, *, stopping: bool = False) -> Iterator[Slot]:
         """Yield the slots to be saved, the next one first: idle ones, of which the newest is the likeliest to return.
 
-        With `stopping` running ones count like idle ones.
+        With `stopping` running ones are saved to their last token: their answers go on elsewhere.
         """
         for slot in sorted(self._slots.slots, key=lambda slot: (slot.sequence is not None, -slot.last_used)):
             if self._wants(slot, stopping=stopping):
@@ -213,7 +225,9 @@ class StateKeeper:
         if slot.shifted or slot.forgotten or len(slot.held) < BLOCK_INPUTS or not self._store.bytes_max:
             return False
         wanted = BLOCK_INPUTS
-        if slot.sequence is not None and not stopping:
+        if slot.sequence is not None and stopping:
+            wanted = 1
+        elif slot.sequence is not None:
             wanted = max(_GROWTH_TOKENS_MIN, round(slot.saved_tokens * _GROWTH_SHARE))
         return len(slot.held) - slot.saved_tokens >= wanted
 
@@ -246,7 +260,7 @@ class StateKeeper:
         slot.kept_tokens = tokens = len(slot.held)
         size = self._context.state_bytes(slot.id, StatePart.ALL)
         inputs = slot.held[:tokens] if sliced else []
-        return _Save(slot, tokens, sliced, size, inputs=inputs, salt=slot.salt)
+        return _Save(slot, tokens, sliced, size, inputs=inputs, salt=slot.salt, prefix_names=_names(slot))
 
     def _room(self, save: _Save) -> int:
         """Return the bytes of the state and its checkpoints; a running sequence may grow before it is copied."""
@@ -281,7 +295,7 @@ class StateKeeper:
             buffer[place : place + data.size] = data
             place += data.size
         spans = [(tokens, data.size) for tokens, data in checkpoints.items()]
-        save.inputs, save.state_bytes = list(slot.held), size
+        save.inputs, save.state_bytes, save.prefix_names = list(slot.held), size, _names(slot)
         self._put(save, spans, first_position=self._slots.first_copied_position(slot))
 
     def _copy_slice(self, save: _Save) -> None:
@@ -326,6 +340,7 @@ class StateKeeper:
             first_position=first_position,
             saved_s=self._seconds(len(inputs)),
             replaces=replaced if replaced != key else "",
+            prefix_names=save.prefix_names,
         )
         self._save = None
         slot.saved_tokens, slot.saved = len(inputs), (key, len(inputs))
@@ -347,6 +362,11 @@ class StateKeeper:
     def _see_copy(self, size_bytes: int, began_ns: int) -> None:
         speed = size_bytes / max(1e-6, (time.monotonic_ns() - began_ns) / NS_PER_S)
         self._bytes_per_s += _NEWEST_SHARE * (speed - self._bytes_per_s)
+
+
+def _names(slot: Slot) -> tuple[int, ...]:
+    """Return the names of what a slot holds; they stand for the whole prompt."""
+    return slot.prefix_names if len(slot.held) >= slot.prompt_inputs else ()
 
 
 def _wake() -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.core.states.gate import Tier
+from runner.core.states.gate import RestoreGate, Tier
 
 StateBytes = NDArray[np.uint8]
 
@@ -49,10 +49,15 @@ class NewState:
     first_position: int = 0
     saved_s: float = 0.0  # to compute it again; 0: not measured
     replaces: str = ""  # key of a state that this one continues
+    prefix_names: tuple[int, ...] = ()  # that gateways gave to the beginnings of its prompt
 
 
 class StateStore(Protocol):
-    """Methods are called by the engine thread and never block; callbacks come from another thread."""
+    """Methods are called by the engine thread and do not block; callbacks come from another thread."""
+
+    @property
+    def gate(self) -> RestoreGate:
+        """Measured speeds of restoring."""
 
     @property
     def bytes_max(self) -> int:
@@ -70,6 +75,17 @@ class StateStore(Protocol):
 
     def fetch(self, offer: StateOffer, done: Callable[[SavedState | None], None]) -> None:
         """Have a state brought; None: it is gone, damaged or late."""
+
+    def seek(
+        self, node_id: str, links: Sequence[bytes], *, held_inputs: int, input_s: float, done: Callable[[], None]
+    ) -> None:
+        """Let the host bring a state from another node if that is faster than computing; then `find` knows it.
+
+        `held_inputs` of the prompt need not be computed in any case; `input_s`: to compute one, 0 if not measured.
+        """
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until everything that was put has arrived. The only method that blocks: the engine stops."""
 
     def reserve(self, size_bytes: int, done: Callable[[StateBytes | None], None]) -> None:
         """Have a buffer of this size at least, its pages in memory; None: there is no memory for it."""

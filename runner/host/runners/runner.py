@@ -33,6 +33,7 @@ from runner.host.runners.runner_link import HUNG_AFTER_S, Silence, is_placement,
 from runner.host.runners.runner_notes import RunnerNote, write_note
 from runner.host.runners.runner_spec import RunnerSpec, advertised, own_devices
 from runner.host.states.link import StateConnection, domain_of
+from runner.host.states.peers import PeerStates
 from runner.host.states.store import NodeStates
 
 log = get_logger()
@@ -53,7 +54,9 @@ _SETTLED = frozenset(
 class HostRunner:
     """See the module. `ended` is set when the process is gone and its files are removed."""
 
-    def __init__(self, spec: RunnerSpec, home: HostHome, clock: Clock, borrower: Borrower, states: NodeStates) -> None:
+    def __init__(
+        self, spec: RunnerSpec, home: HostHome, clock: Clock, borrower: Borrower, states: NodeStates, peers: PeerStates
+    ) -> None:
         self.spec = spec
         self.changes = Changes()
         self.ended = asyncio.Event()
@@ -62,6 +65,7 @@ class HostRunner:
         self._clock = clock
         self._borrower = borrower
         self._states = states
+        self._peers = peers
         self._states_path = home.states_socket_path(spec.short_name())
         self._borrowed: Borrowed | None = None
         identity = own_identity()
@@ -266,7 +270,7 @@ class HostRunner:
         """Watch the runner until its process is gone; then say why it ended."""
         address = self._record.address
         connection = StateConnection(
-            self._states, self._clock, path=str(self._states_path), domain=domain_of(self.spec.record)
+            self._states, self._peers, self._clock, path=str(self._states_path), domain=domain_of(self.spec.record)
         )
         states = asyncio.create_task(connection.run(process.exited))
         watches = [asyncio.create_task(watch_status(address, self._peer, take=self._take_status, gone=process.exited))]

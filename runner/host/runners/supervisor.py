@@ -42,6 +42,7 @@ from runner.host.runners.load_progress import FETCHING, VERIFYING, Preparation, 
 from runner.host.runners.runner import HostRunner
 from runner.host.runners.runner_notes import read_notes
 from runner.host.runners.runner_spec import RunnerSpec, own_devices
+from runner.host.states.peers import PeerStates
 from runner.host.states.store import NodeStates
 
 log = get_logger()
@@ -70,6 +71,7 @@ class RunnerSupervisor:
         borrower: Borrower,
         origins: Origins,
         states: NodeStates,
+        peers: PeerStates,
     ) -> None:
         self.changes = Changes()
         self._home = home
@@ -83,6 +85,7 @@ class RunnerSupervisor:
         self._borrower = borrower
         self._origins = origins
         self._states = states
+        self._peers = peers
         self._users = users
         # Fair, and therefore the queue of commands: held while one is decided and noted, never while a runner loads.
         self._commands = asyncio.Lock()
@@ -197,7 +200,7 @@ class RunnerSupervisor:
                 continue
             spec = note.spec()
             noted.add(spec.placement_id)
-            runner = HostRunner(spec, self._home, self._clock, self._borrower, self._states)
+            runner = HostRunner(spec, self._home, self._clock, self._borrower, self._states, self._peers)
             self._enter(runner)
             runner.adopt(process, note)
         for placement_id, pid in find_runners_of(self._home.run_directory).items():
@@ -251,7 +254,7 @@ class RunnerSupervisor:
             need = need.less(converters.to_need(predecessor.spec.planned))
         self._check_need(need, replaced=predecessor)
         self._home.prune_logs()
-        runner = HostRunner(spec, self._home, self._clock, self._borrower, self._states)
+        runner = HostRunner(spec, self._home, self._clock, self._borrower, self._states, self._peers)
         self._enter(runner)
         runner.start(predecessor=predecessor, listen=self._listen, advertise=self._advertise, first=first)
         metrics.RUNNER_STARTS.labels(result="spawned").inc()

@@ -53,6 +53,32 @@ class StateRecord:
         """Return a name that differs for equal keys of different domains."""
         return state_id(self.domain, self.entry.key)
 
+    def to_json(self, **more: str) -> bytes:
+        """Return everything as JSON, for files and for other nodes."""
+        fields = {
+            **messages.entry_fields(self.entry),
+            "domain": self.domain.hex(),
+            "salt": self.salt,
+            "saved_at_s": self.saved_at_s,
+            **more,
+        }
+        return json.dumps(fields).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes, *, tier: Tier) -> "StateRecord":
+        """Read what `to_json` gave.
+
+        Raises:
+            BadMessage, ValueError, KeyError, TypeError: it is something else.
+        """
+        fields = json.loads(text)
+        return cls(
+            entry=messages.read_entry(fields, tier=tier),
+            domain=bytes.fromhex(fields["domain"]),
+            salt=messages.read_salt(fields),
+            saved_at_s=float(fields["saved_at_s"]),
+        )
+
 
 def state_id(domain: bytes, key: str) -> str:
     """Return the id of the state with a key in a domain."""
@@ -173,13 +199,7 @@ class DiskTier:
         if not hmac.compare_digest(self._mac(text + closing[:_LENGTH_BYTES]), closing[_LENGTH_BYTES:]):
             raise BadStateFile("its MAC is not of this node")
         try:
-            fields = json.loads(text)
-            record = StateRecord(
-                entry=messages.read_entry(fields, tier=Tier.DISK),
-                domain=bytes.fromhex(fields["domain"]),
-                salt=messages.read_salt(fields),
-                saved_at_s=float(fields["saved_at_s"]),
-            )
+            record, fields = StateRecord.from_json(text, tier=Tier.DISK), json.loads(text)
         except (messages.BadMessage, ValueError, KeyError, TypeError) as error:
             raise BadStateFile("its record is of another version") from error
         if record.entry.size_bytes != size - tail - length:
@@ -187,14 +207,7 @@ class DiskTier:
         return record, fields
 
     def _closing(self, record: StateRecord, digest: str) -> bytes:
-        fields = {
-            **messages.entry_fields(record.entry),
-            "domain": record.domain.hex(),
-            "salt": record.salt,
-            "saved_at_s": record.saved_at_s,
-            "digest": digest,
-        }
-        text = json.dumps(fields).encode()
+        text = record.to_json(digest=digest)
         authenticated = text + len(text).to_bytes(_LENGTH_BYTES, "big")
         return authenticated + self._mac(authenticated)
 

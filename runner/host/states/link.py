@@ -11,7 +11,7 @@ import json
 import os
 import socket
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from common.clock import Clock
@@ -22,6 +22,7 @@ from runner.core.states.catalogue import StateEntry
 from runner.core.states.gate import Tier
 from runner.host import metrics
 from runner.host.states.disk import StateRecord
+from runner.host.states.peers import PeerStates, Seek
 from runner.host.states.store import NodeStates
 
 log = get_logger()
@@ -29,6 +30,7 @@ log = get_logger()
 RETRY_S = 0.2
 _UNSENT_MAX = 4096  # messages; a runner that reads none is cut off
 _GETS_MAX = 64  # states that one runner waits for
+NODE_ID_LENGTH_MAX = 256
 
 
 def domain_of(record: cluster_pb2.RunnerRecord) -> bytes:
@@ -42,9 +44,10 @@ def domain_of(record: cluster_pb2.RunnerRecord) -> bytes:
 class StateConnection:
     """Serves one runner until it is gone."""
 
-    def __init__(self, states: NodeStates, clock: Clock, *, path: str, domain: bytes) -> None:
+    def __init__(self, states: NodeStates, peers: PeerStates, clock: Clock, *, path: str, domain: bytes) -> None:
         self.domain = domain
         self._states = states
+        self._peers = peers
         self._clock = clock
         self._path = path
         self._socket: socket.socket | None = None
@@ -152,13 +155,23 @@ class StateConnection:
                 replaces = messages.read_key(message, "replaces") if message.get("replaces") else ""
                 epoch = messages.natural(message, "epoch")
                 self._states.put(record, descriptors.pop(), epoch=epoch, replaces=replaces)
+                self._send(messages.encode("taken", key=record.entry.key))
             case "get" if len(self._gets) < _GETS_MAX:
-                answer = self._answer(messages.natural(message, "id"), messages.read_key(message, "key"))
-                task = asyncio.create_task(answer)
-                self._gets.add(task)
-                task.add_done_callback(self._gets.discard)
+                self._begin(self._answer(messages.natural(message, "id"), messages.read_key(message, "key")))
+            case "seek" if len(self._gets) < _GETS_MAX:
+                self._begin(self._bring(messages.natural(message, "id"), _read_seek(message)))
             case operation:
                 raise messages.BadMessage(f"operation {operation[:20]!r}")
+
+    def _begin(self, answer: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(answer)
+        self._gets.add(task)
+        task.add_done_callback(self._gets.discard)
+
+    async def _bring(self, number: int, seek: Seek) -> None:
+        """Have a state of another node here; the runner hears of it before the answer."""
+        await self._peers.bring(self.domain, seek)
+        self._send(messages.encode("sought", id=number))
 
     async def _answer(self, number: int, key: str) -> None:
         descriptor = await self._states.get(self.domain, key)
@@ -194,6 +207,23 @@ class StateConnection:
             if descriptor is not None:
                 os.close(descriptor)
         loop.remove_writer(connection.fileno())
+
+
+def _read_seek(message: Mapping[str, Any]) -> Seek:
+    """Read what a runner seeks.
+
+    Raises:
+        BadMessage: a field is missing or out of its range.
+    """
+    node_id = message.get("node")
+    if not isinstance(node_id, str) or len(node_id) > NODE_ID_LENGTH_MAX:
+        raise messages.BadMessage("node")
+    return Seek(
+        node_id=node_id,
+        links=messages.read_links(message.get("links")),
+        held_inputs=messages.natural(message, "inputs"),
+        input_s=messages.read_seconds(message, "input_s"),
+    )
 
 
 async def _readable(connection: socket.socket) -> None:

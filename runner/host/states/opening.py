@@ -7,14 +7,17 @@ from runner.core.states.budget import TierBudget
 from runner.host.home import HostHome
 from runner.host.settings import HostSettings
 from runner.host.states.disk import DiskTier
+from runner.host.states.peers import PeerStates
 from runner.host.states.store import NodeStates
 from runner.ram import read_host_memory
 
 log = get_logger()
 
 
-async def open_states(settings: HostSettings, home: HostHome, clock: Clock) -> NodeStates:
-    """Open both tiers, with what an earlier host left. A disk that cannot be used leaves RAM alone.
+async def open_states(
+    settings: HostSettings, home: HostHome, clock: Clock, *, node_id: str
+) -> tuple[NodeStates, PeerStates]:
+    """Open both tiers with what an earlier host left, and the way to other nodes. Without a usable disk, RAM is left.
 
     Raises:
         StartupError: what is to be forgotten cannot be read.
@@ -43,4 +46,4 @@ async def open_states(settings: HostSettings, home: HostHome, clock: Clock) -> N
             f"cannot read {home.forgotten_path}: {error}; remove it and {home.states_directory} together"
         ) from error
     await states.load()
-    return states
+    return states, PeerStates(states, clock, node_id=node_id, discovery_addresses=settings.discovery_address)

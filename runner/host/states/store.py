@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -15,8 +15,10 @@ from typing import Protocol
 from common.clock import Clock
 from common.telemetry.logs import get_logger
 from common.telemetry.metrics import Sample
+from protos import cluster_pb2
 from runner.core.states.budget import TierBudget
 from runner.core.states.catalogue import StateEntry
+from runner.core.states.chain import BLOCK_INPUTS
 from runner.core.states.forgotten import ForgetOrders
 from runner.core.states.gate import Tier
 from runner.host import metrics
@@ -103,25 +105,24 @@ class NodeStates:
         """Return what of the RAM tier is promised to states and not yet used."""
         return max(0, self._ram.bytes_max - self._ram.bytes_used)
 
-    def sizes(self) -> dict[Tier, tuple[int, int]]:
-        """Bytes used and the most, by tier."""
-        return {
-            Tier.RAM: (self._ram.bytes_used, self._ram.bytes_max),
-            Tier.DISK: (self._disk_budget.bytes_used, self._disk_budget.bytes_max),
-        }
+    def sizes(self) -> list[cluster_pb2.StateTier]:
+        """List what is used of both tiers."""
+        return [
+            cluster_pb2.StateTier(tier=tier, bytes=budget.bytes_used, max_bytes=budget.bytes_max, states=len(budget))
+            for tier, budget in ((Tier.RAM, self._ram), (Tier.DISK, self._disk_budget))
+        ]
 
     def samples(self) -> Iterable[Sample]:
         """Yield the gauges of both tiers."""
-        for tier, (used, most) in self.sizes().items():
-            yield Sample(metrics.STATE_BYTES, used, (tier,))
-            yield Sample(metrics.STATE_BYTES_MAX, most, (tier,))
-        yield Sample(metrics.STATES, len(self._ram), (Tier.RAM,))
-        yield Sample(metrics.STATES, len(self._disk_budget), (Tier.DISK,))
+        for size in self.sizes():
+            yield Sample(metrics.STATE_BYTES, size.bytes, (size.tier,))
+            yield Sample(metrics.STATE_BYTES_MAX, size.max_bytes, (size.tier,))
+            yield Sample(metrics.STATES, size.states, (size.tier,))
 
     def watch(self, watcher: Watcher) -> list[StateEntry]:
         """Let a runner hear of changes; return what there is of its domain."""
         self._watchers.add(watcher)
-        return [_shown(kept) for kept in self._kept.values() if kept.record.domain == watcher.domain]
+        return [_shown(kept) for kept in self._of(watcher.domain)]
 
     def unwatch(self, watcher: Watcher) -> None:
         """Let a runner hear nothing more."""
@@ -144,6 +145,18 @@ class NodeStates:
         metrics.STATES_SAVED.inc()
         return True
 
+    def put_received(self, record: StateRecord, descriptor: int, *, epoch: int) -> bool:
+        """Take a state from another node; the descriptor is this store's from here on.
+
+        `epoch` is of when the state was asked for. Refused is also what was saved there before an order that only this
+        node has.
+        """
+        if self._forgotten.covers(record.salt, record.saved_at_s):
+            os.close(descriptor)
+            metrics.STATES_REFUSED.labels(reason="forgotten").inc()
+            return False
+        return self.put(record, descriptor, epoch=epoch)
+
     def _enter_ram(self, kept: _Kept, descriptor: int) -> None:
         """Keep a state in RAM; it fits, by `_reason_against`."""
         entry = kept.record.entry
@@ -159,13 +172,36 @@ class NodeStates:
     async def get(self, domain: bytes, key: str) -> int | None:
         """Return the descriptor of a state for the caller to close; None: it is gone or damaged."""
         wanted = next(
-            (kept for kept in self._kept.values() if kept.record.domain == domain and kept.record.entry.key == key),
+            (kept for kept in self._of(domain) if kept.record.entry.key == key),
             None,
         )
         if wanted is None:
             metrics.STATES_REFUSED.labels(reason="gone").inc()
             return None
-        record, tier = wanted.record, Tier.DISK if wanted.descriptor is None else Tier.RAM
+        tier = Tier.DISK if wanted.descriptor is None else Tier.RAM
+        descriptor = await self._opened(wanted)
+        if descriptor is not None:
+            metrics.STATES_RESTORED.labels(tier=tier).inc()
+        return descriptor
+
+    async def longest(self, domain: bytes, links: Sequence[bytes], inputs_min: int) -> tuple[StateRecord, int] | None:
+        """Return the state with the longest beginning in common, and its descriptor for the caller to close."""
+        wanted = max(self._of(domain), key=lambda kept: _rank(kept.record.entry, links), default=None)
+        if wanted is None or common_inputs(wanted.record.entry, links) < inputs_min:
+            return None
+        descriptor = await self._opened(wanted)
+        return None if descriptor is None else (wanted.record, descriptor)
+
+    def common_inputs(self, domain: bytes, links: Sequence[bytes]) -> int:
+        """Return the most inputs of a prompt that a state of this node has."""
+        return max((common_inputs(kept.record.entry, links) for kept in self._of(domain)), default=0)
+
+    def _of(self, domain: bytes) -> Iterator[_Kept]:
+        return (kept for kept in self._kept.values() if kept.record.domain == domain)
+
+    async def _opened(self, wanted: _Kept) -> int | None:
+        """Return the descriptor of a state, for the caller to close; None: it is gone or damaged."""
+        record = wanted.record
         if wanted.descriptor is None:
             await self._bring_back(record)
         kept = self._kept.get(record.id)
@@ -173,7 +209,6 @@ class NodeStates:
             return None
         self._ram.use(record.id)
         self._disk_budget.use(record.id)
-        metrics.STATES_RESTORED.labels(tier=tier).inc()
         return os.dup(kept.descriptor)
 
     async def forget(self, salt: str) -> tuple[int, int]:
@@ -371,6 +406,17 @@ class NodeStates:
         for watcher in self._watchers:
             if watcher.domain == kept.record.domain:
                 watcher.entered(_shown(kept))
+
+
+def common_inputs(entry: StateEntry, links: Sequence[bytes]) -> int:
+    """Return the inputs that a state has in common with a prompt, in whole blocks."""
+    places = range(min(len(entry.links), len(links)), 0, -1)
+    return next((place for place in places if entry.links[place - 1] == links[place - 1]), 0) * BLOCK_INPUTS
+
+
+def _rank(entry: StateEntry, links: Sequence[bytes]) -> tuple[int, int]:
+    """Rank the state with more in common higher, the smallest of several."""
+    return common_inputs(entry, links), -entry.size_bytes
 
 
 def _worth_s(entry: StateEntry) -> float:

@@ -28,6 +28,7 @@ from runner.host.runners.measurements import Measurements
 from runner.host.runners.runner import HostRunner
 from runner.host.runners.supervisor import RunnerSupervisor
 from runner.host.servicer import HostServicer
+from runner.host.states.peers import PeerStates
 from runner.host.states.store import NodeStates
 from tests.full_disk import small_disk
 from tests.integration.gateway.conftest import Cluster, StartCluster
@@ -108,7 +109,7 @@ def breakable(
             is_production=production_node,
         )
         nothing = (cast("RunnerSupervisor", None), cast("Measurements", None), cast("TunnelListener", None))
-        servicer = HostServicer(*nothing, faults, cast("NodeStates", None))
+        servicer = HostServicer(*nothing, faults, cast("NodeStates", None), cast("PeerStates", None))
         server = bind_server(
             f"unix:{tmp_path}/h",
             register=lambda server: host_pb2_grpc.add_HostServicer_to_server(servicer, server),

@@ -23,6 +23,7 @@ from runner.host.runners.measurements import Measurements
 from runner.host.runners.supervisor import RunnerSupervisor
 from runner.host.servicer import HostServicer
 from runner.host.states.disk import StateRecord
+from runner.host.states.peers import PeerStates
 from runner.host.states.store import NodeStates
 from runner.sealed_memory import create_memory_file, seal
 from tests.integration.gateway.conftest import Cluster, StartCluster
@@ -59,7 +60,7 @@ async def states(tmp_path: Path) -> AsyncIterator[NodeStates]:
 async def address(states: NodeStates, tmp_path: Path) -> AsyncIterator[str]:
     """Address of the node's host."""
     others = (cast("RunnerSupervisor", None), cast("Measurements", None), cast("TunnelListener", None))
-    servicer = HostServicer(*others, cast("NodeFaults", None), states)
+    servicer = HostServicer(*others, cast("NodeFaults", None), states, cast("PeerStates", None))
     server = bind_server(
         f"unix:{tmp_path}/h",
         register=lambda server: host_pb2_grpc.add_HostServicer_to_server(servicer, server),

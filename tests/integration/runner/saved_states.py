@@ -10,6 +10,7 @@ from common.clock import SystemClock
 from runner.core.states.budget import TierBudget
 from runner.host.states.disk import DiskTier
 from runner.host.states.link import StateConnection
+from runner.host.states.peers import PeerStates
 from runner.host.states.store import NodeStates
 from runner.serve.state_link import StateLink
 from tests.integration.runner.harness import Harness, running
@@ -32,7 +33,13 @@ def open_node(directory: Path, *, ram_bytes: int = 64 * MIB, disk_bytes: int = 6
 
 @asynccontextmanager
 async def connected(
-    states: NodeStates, directory: Path, model: Path, *, domain: bytes = DOMAIN, **options: Any
+    states: NodeStates,
+    directory: Path,
+    model: Path,
+    *,
+    domain: bytes = DOMAIN,
+    peers: PeerStates | None = None,
+    **options: Any,
 ) -> AsyncIterator[Harness]:
     """An engine whose states go to the node's store."""
     engines: list[Harness] = []
@@ -48,7 +55,9 @@ async def connected(
 
     link = StateLink(str(path), forget, on_engine)
     gone = asyncio.Event()
-    connection = asyncio.create_task(StateConnection(states, SystemClock(), path=str(path), domain=domain).run(gone))
+    peers = peers or PeerStates(states, SystemClock(), node_id="this", discovery_addresses="127.0.0.1:1")
+    serving = StateConnection(states, peers, SystemClock(), path=str(path), domain=domain)
+    connection = asyncio.create_task(serving.run(gone))
     try:
         async with running(model, states=link, **options) as engine:
             engines.append(engine)

@@ -138,6 +138,9 @@ class NodeAndDiscovery(host_pb2_grpc.HostServicer, discovery_pb2_grpc.DiscoveryS
     async def ForgetStates(self, request: host_pb2.ForgetStatesRequest, context: Any) -> host_pb2.ForgetStatesResponse:
         return host_pb2.ForgetStatesResponse()
 
+    async def ReadState(self, request: host_pb2.ReadStateRequest, context: Any) -> AsyncIterator[host_pb2.StateChunk]:
+        yield host_pb2.StateChunk()
+
     # discovery.proto
 
     async def Register(self, request_iterator: Any, context: Any) -> AsyncIterator[discovery_pb2.RegisterAck]:

@@ -67,7 +67,7 @@ def test_a_device_shows_where_its_free_figure_comes_from_and_how_old_it_is() -> 
     )
 
     assert rows == [
-        ("n1", "ready", "CPU", "CPU", "", "8.0 GB", "0 B", "cgroup, 0.2 s ago", "", "", "", "", "2", "", "", "", "")
+        ("n1", "ready", "CPU", "CPU", "", "8.0 GB", "0 B", "cgroup, 0.2 s ago", "", "", "", "", "2", *[""] * 5)
     ]
 
 
@@ -100,7 +100,12 @@ def test_a_device_shows_its_state_why_and_what_is_promised_and_kept_free() -> No
         "lent_to": [{"placement": "p7", "model": "big:latest", "node": "n2"}],
     }
     store = {"free_bytes": 9_000_000_000, "total_bytes": 10_000_000_000}
-    (row,) = device_rows([{"id": "n1", "state": "ready", "devices": [device], "store": store}], now_unix_s=NOW_UNIX_S)
+    saved = [
+        {"tier": "ram", "bytes": 120_000_000, "max_bytes": 1_200_000_000, "states": 3},
+        {"tier": "disk", "bytes": 0, "max_bytes": 8_000_000_000, "states": 0},
+    ]
+    node = {"id": "n1", "state": "ready", "devices": [device], "store": store, "states": saved}
+    (row,) = device_rows([node], now_unix_s=NOW_UNIX_S)
     assert dict(zip(DEVICE_HEADINGS, row, strict=True)) == {
         "NODE": "n1",
         "STATE": "ready",
@@ -116,6 +121,7 @@ def test_a_device_shows_its_state_why_and_what_is_promised_and_kept_free() -> No
         "SPEED": "550 GB/s, replicas",
         "RUNNERS": "0",
         "STORE FREE": "9.0 GB",
+        "SAVED": "ram 120 MB of 1.2 GB, disk 0 B of 8.0 GB",
         "LENT TO": "placement p7 of model big:latest on node n2",
         "CARD": "93% busy, 84 °C, throttled: thermal, 1 uncorrected ECC errors, Xid 79 4 minutes ago",
         "REASON": "its test failed: signal 6",

@@ -35,6 +35,7 @@ EXPECTED: dict[str, set[str]] = {
     "puna.v1.Host": SCHEDULER,
     "puna.v1.Host/InjectFault": GATEWAY,
     "puna.v1.Host/ForgetStates": GATEWAY,
+    "puna.v1.Host/ReadState": NODES,
     "puna.v1.ModelStore": GATEWAY,
     "puna.v1.ModelStore/StatBlob": GATEWAY | NODES,
     "puna.v1.ModelStore/ReadBlob": GATEWAY | NODES,

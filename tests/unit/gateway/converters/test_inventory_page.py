@@ -101,3 +101,9 @@ def test_a_device_that_serves_a_placement_of_another_node_says_so() -> None:
     runner.status.state = cluster_pb2.RUNNER_STATE_ERROR
     nodes[1] = cluster_pb2.Node(id="near", devices=[cluster_pb2.Device(id="gpu")], runners=[runner])
     assert lent() == [[], [], []]
+
+
+def test_a_node_shows_what_its_tiers_of_saved_conversations_hold() -> None:
+    tier = cluster_pb2.StateTier(tier="ram", bytes=5, max_bytes=9, states=2)
+    (page,) = inventory_nodes(discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="n", state_tiers=[tier])]))
+    assert page["states"] == [{"tier": "ram", "bytes": 5, "max_bytes": 9, "states": 2}]

@@ -7,12 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.dispatch.prompt_prefixes import NAMES_MAX, NO_PREFIXES, Piece, PromptPrefixes, name_prefixes
-from gateway.core.dispatch.replica_choice import ReplicaCandidate, ReplicaNeed, choose_replica, cost_s
+from gateway.core.dispatch.replica_choice import (
+    KeptState,
+    ReplicaCandidate,
+    ReplicaNeed,
+    choose_replica,
+    cost_s,
+)
 from gateway.core.prepare.literals import Literal, Text
 from gateway.core.prepare.prompt import prompt_of
 from protos import cluster_pb2, runner_pb2
 from runner.serve.held_prefixes import NAMES_MAX as HELD_MAX
-from runner.serve.held_prefixes import HeldPrefixes
+from runner.serve.held_prefixes import SAVED_NAMES_MAX, HeldPrefixes, RestorableState
 
 CONTENT = st.binary(max_size=3000)
 
@@ -170,3 +176,46 @@ def test_where_the_template_ends_and_a_user_begins_is_part_of_every_name_behind_
     as_template = name_prefixes([Piece(0, start), Piece(0, rest)], salt="t")
     assert as_user.held_bytes(frozenset(as_template.names)) <= len(start)
     assert as_user.held_bytes(frozenset(as_user.names)) == len(start) + len(rest)
+
+
+def test_a_runner_tells_each_name_of_a_saved_state_once_with_the_time_to_restore_it() -> None:
+    held, shared = HeldPrefixes(), cluster_pb2.RunnerStatus(slots_total=2)
+    held.note(1, runner_pb2.GenerateRequest(prefix_names=[11]))
+    held.see((1,), (), inside=[])
+    held.saved = lambda: [RestorableState((11, 12), 0.25), RestorableState((12, 13), 2.0), RestorableState((13,), 1.0)]
+    before = held.version
+    held.saved_changed()
+    told = held.completed(shared, known_version=before).held_prefixes
+    assert [(list(one.names), one.restore_ms) for one in told.saved] == [([12], 250), ([13], 2000)]
+
+
+def test_a_runner_tells_a_bounded_number_of_names_of_saved_states() -> None:
+    held = HeldPrefixes()
+    held.saved = lambda: [RestorableState(tuple(range(start, start + 100)), 1.0) for start in range(0, 10_000, 100)]
+    assert sum(len(one.names) for one in held.tell().saved) == SAVED_NAMES_MAX
+
+
+def keeper(key: str, kept: PromptPrefixes, restore_s: float, *, speed: float = 1000.0) -> ReplicaCandidate:
+    return replace(candidate(key, speed=speed), kept=(KeptState(frozenset(kept.names), restore_s),))
+
+
+def test_a_prompt_goes_where_a_tier_keeps_its_beginning_if_restoring_is_predicted_to_be_faster() -> None:
+    prompt = named(LONG)
+    computed_s = len(LONG) / 4 / 1000.0
+    for restore_s, expected in ((0.1 * computed_s, "keeper"), (2 * computed_s, "other")):
+        replicas = [keeper("keeper", prompt, restore_s), candidate("other", held=named(LONG[:1000]), speed=1000.0)]
+        assert choose_replica(replicas, ReplicaNeed(prefixes=prompt)) == expected
+
+
+@given(st.floats(0, 100), st.integers(0, len(LONG)))
+def test_a_kept_state_never_makes_a_replica_look_slower(restore_s: float, length: int) -> None:
+    prompt = named(LONG)
+    plain, keeping = candidate("a", speed=1000.0), keeper("a", named(LONG[:length]), restore_s)
+    costs = [cost_s(one, prompt, usual_tokens_per_s=1000.0) for one in (keeping, plain)]
+    assert costs[0] <= costs[1]
+
+
+def test_another_tenants_kept_state_attracts_nothing() -> None:
+    prompt = named(LONG)
+    replicas = [keeper("a", named(LONG, salt="other"), 0.0), candidate("b", speed=1000.0)]
+    assert choose_replica(replicas, ReplicaNeed(prefixes=prompt)) == "b"

@@ -1,7 +1,13 @@
 """Finding a saved state by what a prompt begins with."""
 
+import base64
+from dataclasses import replace
+
+import pytest
+
+from runner.core.states import messages
 from runner.core.states.catalogue import Catalogue, StateEntry
-from runner.core.states.chain import BLOCK_INPUTS
+from runner.core.states.chain import BLOCK_INPUTS, BLOCKS_MAX
 from runner.core.states.gate import Tier
 
 
@@ -33,3 +39,27 @@ def test_what_is_removed_is_not_found() -> None:
     known.clear()
     assert len(known) == 0
     assert known.find([b"a"]) is None
+
+
+def test_the_names_of_a_state_survive_a_message_and_an_earlier_record_has_none() -> None:
+    named = replace(entry("0" * 32, b"a" * 16), names=(1, 2**64 - 1))
+    fields = messages.entry_fields(named)
+    assert messages.read_entry(fields, tier=Tier.RAM) == named
+    del fields["names"]
+    assert messages.read_entry(fields, tier=Tier.RAM).names == ()
+
+
+@pytest.mark.parametrize(
+    "names", ["?", base64.b64encode(b"x" * 9).decode(), base64.b64encode(bytes(8 * 129)).decode(), 7]
+)
+def test_names_that_are_none_are_refused(names: object) -> None:
+    fields = messages.entry_fields(entry("0" * 32, b"a" * 16)) | {"names": names}
+    with pytest.raises(messages.BadMessage):
+        messages.read_entry(fields, tier=Tier.RAM)
+
+
+def test_links_of_another_node_are_whole_hashes_and_no_more_than_a_state_has() -> None:
+    assert messages.parted(b"a" * 16 + b"b" * 16) == (b"a" * 16, b"b" * 16)
+    for links in (b"a" * 17, bytes(16 * (BLOCKS_MAX + 1))):
+        with pytest.raises(messages.BadMessage):
+            messages.parted(links)

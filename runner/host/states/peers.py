@@ -1,0 +1,220 @@
+"""Saved states of other nodes: brought to this one if that is faster than computing them again.
+
+A runner names a node that may have a state of its prompt; the address comes from discovery, never from a runner. The
+node that sends has checked the state (seals in RAM, the MAC of its key on disk), and mutual TLS names it. The node that
+receives compares length and digest, and keeps the state as one of its own, under its own key.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from common.clock import Clock
+from common.errors import ModelUnavailable, PunaError, QueueFull
+from common.telemetry.logs import get_logger
+from discovery.client import watch_inventory
+from protos import host_pb2
+from runner.core.states.chain import BLOCK_INPUTS
+from runner.core.states.gate import RestoreGate, Tier
+from runner.core.states.messages import BadMessage
+from runner.host import metrics
+from runner.host.client import HostClient
+from runner.host.states.disk import StateRecord
+from runner.host.states.store import NodeStates, common_inputs
+from runner.sealed_memory import create_memory_file, seal
+
+log = get_logger()
+
+CHUNK_BYTES = 1024 * 1024
+DIGEST_BYTES = 32
+FETCHES_MAX = 2  # at a time; their bytes are in no budget until they have arrived
+READS_MAX = 8  # states that other nodes read at a time
+INVENTORY_S = 2.0  # for the first inventory
+ADDRESSES_AGE_S = 30.0
+# A fetch is given up after the time that computing would have taken, within these.
+FETCH_S_MIN = 0.5
+FETCH_S_MAX = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    """Request of a runner for a state that begins as its prompt does, beyond the inputs that it holds itself."""
+
+    node_id: str
+    links: tuple[bytes, ...]
+    held_inputs: int
+    input_s: float  # to compute an input; 0: not measured
+
+
+class _NotFaster(Exception):
+    """Computing is predicted to be faster."""
+
+
+class PeerStates:
+    """Fetches states from other nodes and sends them those of this one. Owned by the event loop."""
+
+    def __init__(self, states: NodeStates, clock: Clock, *, node_id: str, discovery_addresses: str) -> None:
+        self._states = states
+        self._clock = clock
+        self._node_id = node_id
+        self._discovery_addresses = discovery_addresses
+        self._hosts = HostClient("node")
+        self._addresses: dict[str, str] = {}
+        self._addresses_at_s = -ADDRESSES_AGE_S
+        self._gates: dict[str, RestoreGate] = {}  # by node
+        self._fetches = 0
+        self._reads = 0
+
+    async def close(self) -> None:
+        """Close the connections to other nodes, then the store of this one."""
+        await self._hosts.close()
+        await self._states.close()
+
+    # -- receive ------------------------------------------------------------------------------------------------------
+
+    async def bring(self, domain: bytes, seek: Seek) -> None:
+        """Have the state of another node here if that pays; whatever fails, the prompt is computed."""
+        kept = self._states.common_inputs(domain, seek.links)
+        held = max(seek.held_inputs, kept)
+        if seek.node_id == self._node_id or len(seek.links) * BLOCK_INPUTS - held < BLOCK_INPUTS:
+            return
+        if self._fetches >= FETCHES_MAX:
+            metrics.STATES_FETCHED.labels(result="busy").inc()
+            return
+        self._fetches += 1
+        began_s, result = self._clock.now_s(), "failed"
+        try:
+            predicted_s = seek.input_s * (len(seek.links) * BLOCK_INPUTS - held)
+            async with asyncio.timeout(min(max(predicted_s, FETCH_S_MIN), FETCH_S_MAX)):
+                result = await self._fetch(domain, seek, held, began_s)
+        except _NotFaster:
+            result = "slower"
+        except TimeoutError:
+            result = "late"
+        except (PunaError, BadMessage, ValueError, KeyError, TypeError, OSError) as error:
+            log.warning("states.not_fetched", node=seek.node_id, text=str(error))
+            self._addresses.pop(seek.node_id, None)
+        finally:
+            self._fetches -= 1
+        metrics.STATES_FETCHED.labels(result=result).inc()
+        log.info("states.fetch_ended", node=seek.node_id, result=result, s=round(self._clock.now_s() - began_s, 3))
+
+    async def _fetch(self, domain: bytes, seek: Seek, held: int, began_s: float) -> str:
+        """Read one state from a node into the RAM tier; return what became of it.
+
+        Raises:
+            PunaError, OSError, BadMessage: it cannot be had.
+            _NotFaster: it is not worth it.
+        """
+        epoch = self._states.epoch
+        address = await self._address(seek.node_id)
+        request = host_pb2.ReadStateRequest(domain=domain, links=b"".join(seek.links), inputs_min=held + BLOCK_INPUTS)
+        async with aclosing(self._hosts.read_state(address, request, node_id=seek.node_id)) as chunks:
+            first = await anext(chunks, None)
+            if first is None:
+                return "none"
+            record = StateRecord.from_json(first.record, tier=Tier.RAM)
+            if record.domain != domain or record.entry.size_bytes > self._states.state_bytes_max:
+                return "refused"
+            self._check_cost(record, seek, held)
+            descriptor = create_memory_file()
+            try:
+                await _receive(chunks, descriptor, record.entry.size_bytes)
+                seal(descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+        gate = self._gates[seek.node_id]
+        gate.see(Tier.PEER, size_bytes=record.entry.size_bytes, seconds=self._clock.now_s() - began_s)
+        metrics.STATES_FETCHED_BYTES.inc(record.entry.size_bytes)
+        return "fetched" if self._states.put_received(record, descriptor, epoch=epoch) else "refused"
+
+    def _check_cost(self, record: StateRecord, seek: Seek, held: int) -> None:
+        entry = record.entry
+        gained = common_inputs(entry, seek.links) - held
+        saved_s = (seek.input_s or entry.saved_s / entry.inputs) * gained
+        gate = self._gates.setdefault(seek.node_id, RestoreGate())
+        if saved_s and not gate.restores(Tier.PEER, size_bytes=entry.size_bytes, saved_s=saved_s):
+            raise _NotFaster
+
+    async def _address(self, node_id: str) -> str:
+        """Return the address of a host, as discovery knows it.
+
+        Raises:
+            ModelUnavailable: there is no such node, or no discovery.
+        """
+        is_old = self._clock.now_s() - self._addresses_at_s > ADDRESSES_AGE_S
+        if is_old or node_id not in self._addresses:
+            async with (
+                asyncio.timeout(INVENTORY_S),
+                aclosing(watch_inventory(self._discovery_addresses)) as inventories,
+            ):
+                inventory = await anext(inventories)
+            self._addresses = {node.id: node.address for node in inventory.nodes}
+            self._addresses_at_s = self._clock.now_s()
+            self._gates = {name: gate for name, gate in self._gates.items() if name in self._addresses}
+        if node_id not in self._addresses:
+            raise ModelUnavailable(f"there is no node {node_id!r}")
+        return self._addresses[node_id]
+
+    # -- send ---------------------------------------------------------------------------------------------------------
+
+    async def read(
+        self, domain: bytes, links: tuple[bytes, ...], inputs_min: int
+    ) -> AsyncGenerator[host_pb2.StateChunk, None]:
+        """Yield the state of this node with the longest beginning in common; nothing if there is none.
+
+        Raises:
+            QueueFull: enough nodes read now.
+        """
+        if self._reads >= READS_MAX:
+            raise QueueFull(f"{READS_MAX} states are being read from this node", retry_after_s=1.0)
+        self._reads += 1
+        try:
+            found = await self._states.longest(domain, links, inputs_min)
+            if found is None:
+                return
+            record, descriptor = found
+            try:
+                digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+                yield host_pb2.StateChunk(record=record.to_json())
+                for place in range(0, record.entry.size_bytes, CHUNK_BYTES):
+                    size = min(CHUNK_BYTES, record.entry.size_bytes - place)
+                    data = await asyncio.to_thread(os.pread, descriptor, size, place)
+                    digest.update(data)
+                    yield host_pb2.StateChunk(data=data)
+                yield host_pb2.StateChunk(digest=digest.digest())
+            finally:
+                os.close(descriptor)
+            metrics.STATES_SENT.inc()
+        finally:
+            self._reads -= 1
+
+
+async def _receive(chunks: AsyncGenerator[host_pb2.StateChunk, None], descriptor: int, size_bytes: int) -> None:
+    """Write the bytes of a state.
+
+    Raises:
+        BadMessage: they are not what was sent.
+    """
+    digest, received = hashlib.blake2b(digest_size=DIGEST_BYTES), 0
+    async for chunk in chunks:
+        if chunk.digest:
+            if received != size_bytes or not hmac.compare_digest(chunk.digest, digest.digest()):
+                raise BadMessage("the state has changed on its way")
+            return
+        received += len(chunk.data)
+        if received > size_bytes:
+            raise BadMessage("the state is longer than announced")
+        await asyncio.to_thread(_append, descriptor, digest.update, chunk.data)
+    raise BadMessage("the state ended early")
+
+
+def _append(descriptor: int, update: Callable[[bytes], None], data: bytes) -> None:
+    update(data)
+    if os.write(descriptor, data) != len(data):
+        raise OSError("short write")
