@@ -120,6 +120,24 @@ def load(
 
 
 @app.command()
+def move(
+    model: Loaded,
+    to: Annotated[str, typer.Option("--to", metavar="NODE", help="Where it goes.")],
+    as_json: JsonNews = False,
+) -> None:
+    """Move a model to another node: it is loaded there, then ends where it was. Running answers go on."""
+    from cli.progress import load_reporter
+
+    news = server().stream("/puna/v1/move", {"model": model, "node": to})
+    try:
+        with closing(news), load_reporter(model, as_json=as_json) as report:
+            for one in news:
+                report(one)
+    except KeyboardInterrupt:
+        raise CommandFailed("not waited for any more; the move goes on", ExitCode.INTERRUPTED) from None
+
+
+@app.command()
 def unload(model: Loaded, as_json: Json = False) -> None:
     """Stop the replicas of a model once they are idle. Those that `puna placements` keeps stay."""
     answer = server().send("POST", "/puna/v1/unload", {"model": model})

@@ -141,8 +141,9 @@ class ModelAccess:
         context_tokens: int | None = None,
         options: LoadOptions = NO_LOAD_OPTIONS,
         at_once: bool = False,
+        move_to: str = "",
     ) -> AsyncIterator[LoadEvent]:
-        """Make sure that a replica runs; ends when one does. `at_once`: an operator's load, as in `Loads.relay`."""
+        """Make sure that a replica runs; ends when one does. `at_once`, `move_to`: as in `LoadJobs.relay`."""
         record.prepared()
         name, alias = self.resolve(model)
         if (known := self.routes.find(name)) is not None:
@@ -158,6 +159,7 @@ class ModelAccess:
                 options=options,
                 load_only=True,
                 at_once=at_once,
+                move_to=move_to,
             )
             async with closing(relay) as steps:
                 async for step in steps:

@@ -177,10 +177,12 @@ class LoadJobs:
         options: LoadOptions = NO_LOAD_OPTIONS,
         load_only: bool = False,
         at_once: bool = False,
+        move_to: str = "",
     ) -> AsyncIterator[Queued | LoadUpdate | RouteInfo]:
         """Ask the scheduler for a replica; the last item is the route, which the cache then has too.
 
         `load_only`: no request will follow. `at_once`: earlier crashes and failed loads of the model are forgotten.
+        `move_to`: a node, on which the replica takes the place of one elsewhere.
 
         Raises:
             ModelUnavailable: the load made no progress for too long; tell the client to come again.
@@ -193,6 +195,7 @@ class LoadJobs:
             options=codecs.LOAD_OPTIONS.to_proto(options) if options != NO_LOAD_OPTIONS else None,
             load_only=load_only,
             at_once=at_once,
+            move_to=move_to,
         )
         async with closing(self._scheduler.ensure_model(request)) as events:
             while True:

@@ -101,6 +101,13 @@ class LoadBody(OwnBody):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
+class MoveBody(OwnBody):
+    """POST /puna/v1/move."""
+
+    model: str
+    node: str = Field(min_length=1, max_length=128, description="Where its replica goes")
+
+
 class ClearDeviceBody(OwnBody):
     """POST /puna/v1/devices/clear."""
 

@@ -7,6 +7,7 @@ from functools import partial
 
 from common.errors import InvalidRequest, ModelUnavailable
 from common.spec import codecs
+from common.telemetry.logs import get_logger
 from gateway.converters.constraints import (
     constraints_from_proto,
     constraints_to_proto,
@@ -37,6 +38,7 @@ from gateway.http.puna.bodies import (
     ExplanationAnswer,
     Forgotten,
     LoadBody,
+    MoveBody,
     PlacementList,
     UnloadBody,
     Unloaded,
@@ -44,6 +46,8 @@ from gateway.http.puna.bodies import (
 from gateway.keys.visits import may_use
 from gateway.replicas.replicas import ReplicaPool
 from protos import scheduler_pb2
+
+log = get_logger()
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _YES_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -148,6 +152,17 @@ class Placements(Endpoints):
             record=exchange.record,
             at_once=True,
         )
+        async with self.service.work_feed(_with_end(load), exchange.record) as feed:
+            await stream_ndjson(exchange, feed, _load_lines)
+
+    async def move(self, exchange: Exchange) -> None:
+        """POST /puna/v1/move: load a model on a node, then end its replica elsewhere; one line per news, as for a load.
+
+        Answers that run there go on at the new replica.
+        """
+        body = validated(MoveBody, await exchange.json())
+        log.info("model.move_asked", model=body.model, node=body.node)
+        load = self.models.load(body.model, keep_alive_ms=None, record=exchange.record, move_to=body.node)
         async with self.service.work_feed(_with_end(load), exchange.record) as feed:
             await stream_ndjson(exchange, feed, _load_lines)
 
@@ -312,6 +327,15 @@ def placement_routes(service: Service) -> list[Route]:
             response=ExplanationAnswer,
         ),
         write("/puna/v1/load", placements.load, "Load a model", body=LoadBody, media_types=(_NDJSON,), errors=OF_LOADS),
+        admin(
+            "POST",
+            "/puna/v1/move",
+            placements.move,
+            "Move a replica to a node",
+            body=MoveBody,
+            media_types=(_NDJSON,),
+            errors=OF_LOADS | OF_NODES,
+        ),
         write("/puna/v1/unload", placements.unload, "Stop the replicas of a model", body=UnloadBody, response=Unloaded),
         admin(
             "POST",

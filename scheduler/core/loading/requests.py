@@ -19,17 +19,20 @@ from scheduler.core.state.replicas import serving_replicas, will_do
 from scheduler.core.state.shared_files import keeping_of
 from scheduler.core.stopping.stopping import order_stop
 from scheduler.core.values.asked import Asked, wanted_context_tokens
-from scheduler.core.values.constraints import Constraints, unmatched
+from scheduler.core.values.constraints import Constraints, node_obstacle, unmatched
 from scheduler.core.values.faults import (
     Fault,
     bad_model_file,
     canceled,
     invalid_value,
     model_not_found,
+    node_not_found,
     queue_full,
     unavailable,
 )
 from scheduler.core.values.view import ModelFile
+
+MOVE = "move"  # a reason, for people
 
 
 def ensure(state: ClusterState, event: EnsureRequested, now_s: float) -> None:
@@ -52,10 +55,13 @@ def ensure(state: ClusterState, event: EnsureRequested, now_s: float) -> None:
     remember_asked(state, model.digest, wanted, now_s)
     if event.at_once:
         forget_crashes(state, model.digest, now_s)
-    if _send_to_replica(state, event, model, wanted, now_s):
+    if not event.move_to and _send_to_replica(state, event, model, wanted, now_s):
         return
     if state.leadership is None:
         state.refuse(event.caller_id, unavailable(state.no_leader_why))
+        return
+    if event.move_to:
+        _move(state, event, model, now_s)
         return
     constraints = _constraints(state, model, event.options)
     if isinstance(constraints, Fault):
@@ -71,6 +77,34 @@ def ensure(state: ClusterState, event: EnsureRequested, now_s: float) -> None:
     job.load_only = job.load_only and event.load_only
     if event.keep_alive_ms is not None:
         job.keep_alive_ms = event.keep_alive_ms
+    attach(state, job, event.caller_id, now_s)
+
+
+def _move(state: ClusterState, event: EnsureRequested, model: ModelFile, now_s: float) -> None:
+    """Begin a load on the node that the caller names; it ends a replica of another node, the one in use last of all."""
+    node = state.node(event.move_to)
+    if node is None:
+        state.refuse(event.caller_id, node_not_found(event.move_to))
+        return
+    if node_obstacle(constraints_of(state, model.name), node):
+        state.refuse(event.caller_id, invalid_value(f'"nodes" of {model.name} leaves {node.id} out'))
+        return
+    serving = list(serving_replicas(state, model.digest))
+    elsewhere = sorted((one.slots_busy, one.placement_id, one) for node_id, one in serving if node_id != node.id)
+    if not serving:
+        state.refuse(event.caller_id, invalid_value(f"no replica of {model.name} serves; load it instead"))
+        return
+    if not elsewhere:
+        state.emit(AnswerReady(callers=(event.caller_id,), model_name=model.name))
+        return
+    source = elsewhere[0][2]
+    record = state.desired.get(source.placement_id)
+    asked = NO_LOAD_OPTIONS if record is None else record.asked.options
+    job = begin_load(
+        state, model, now_s=now_s, wanted=source.layout.context_tokens, options=asked, is_extra=True, reason=MOVE
+    )
+    job.moves, job.own, job.keep_alive_ms = source.placement_id, None, None if record is None else record.keep_alive_ms
+    job.target = replace(job.target, constraints=replace(job.target.constraints, nodes=(node.id,)))
     attach(state, job, event.caller_id, now_s)
 
 
@@ -124,7 +158,7 @@ def _job_that_will_do(
     state: ClusterState, model: ModelFile, wanted: int | None, options: LoadOptions, constraints: Constraints
 ) -> LoadJob | None:
     for job in state.jobs_by_age():
-        if job.model_digest != model.digest:
+        if job.model_digest != model.digest or job.moves:
             continue
         undecided = job.record is None and job.placement is None
         if options.placing not in {job.target.asked.options.placing, NO_LOAD_OPTIONS.placing}:

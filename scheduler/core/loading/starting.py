@@ -168,6 +168,8 @@ def _ready(state: ClusterState, job: LoadJob, runner: RunnerView, now_s: float) 
     for other in superseded_by(state, job.model_digest, record.placement_id, size, kept):
         model.replaced_at_s = now_s
         order_stop(state, other, reason="superseded", now_s=now_s)
+    if job.moves:  # its answers go on at the new one, from their saved states
+        order_stop(state, job.moves, reason=job.reason, now_s=now_s, forced=True)
 
 
 def on_start_failed(

@@ -40,6 +40,7 @@ class EnsureRequested:
     keep_alive_ms: int | None = None
     options: LoadOptions = NO_LOAD_OPTIONS
     load_only: bool = False  # no request follows
+    move_to: str = ""  # an operator's: on this node, in place of a replica elsewhere
     at_once: bool = False  # an operator's: earlier crashes and failures of the model do not count any more
 
 

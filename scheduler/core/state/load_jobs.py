@@ -154,6 +154,7 @@ class LoadJob:
     instead_of: str = ""  # the lost placement whose options were taken over
     was_asked: bool = False  # by a caller, perhaps one that has left
     load_only: bool = False  # no request follows
+    moves: str = ""  # placement that ends as soon as this one serves
     is_extra: bool = False  # one replica more than those that serve; no caller waits for it
     may_evict: bool = True
     created_s: float

@@ -85,6 +85,7 @@ class World(Surroundings):
         options: LoadOptions = NO_LOAD_OPTIONS,
         load_only: bool = False,
         at_once: bool = False,
+        move_to: str = "",
     ) -> None:
         self.asked.add(caller)
         self.send(
@@ -95,6 +96,7 @@ class World(Surroundings):
                 keep_alive_ms=keep_alive_ms,
                 options=options,
                 load_only=load_only,
+                move_to=move_to,
                 at_once=at_once,
             )
         )

@@ -61,6 +61,7 @@ TABLE: dict[tuple[str, str], Scope | None] = {
     ("PUT", "/puna/v1/models/{model}/policy"): CLUSTER,
     ("POST", "/puna/v1/load"): WRITE,
     ("POST", "/puna/v1/unload"): WRITE,
+    ("POST", "/puna/v1/move"): CLUSTER,
     ("POST", "/puna/v1/devices/clear"): CLUSTER,
     ("POST", "/puna/v1/chaos"): CLUSTER,
     ("POST", "/puna/v1/states/forget"): CLUSTER,
