@@ -18,6 +18,7 @@ from common.errors import ModelUnavailable, PunaError, QueueFull
 from common.telemetry.logs import get_logger
 from discovery.client import watch_inventory
 from protos import host_pb2
+from runner.core.states.catalogue import StateEntry
 from runner.core.states.chain import BLOCK_INPUTS
 from runner.core.states.gate import RestoreGate, Tier
 from runner.core.states.messages import BadMessage
@@ -120,26 +121,21 @@ class PeerStates:
             record = StateRecord.from_json(first.record, tier=Tier.RAM)
             if record.domain != domain or record.entry.size_bytes > self._states.state_bytes_max:
                 return "refused"
-            self._check_cost(record, seek, held)
+            gate = self._gates.setdefault(seek.node_id, RestoreGate())
+            _check_cost(gate, record.entry, seek, held)
             descriptor = create_memory_file()
             try:
                 await _receive(chunks, descriptor, record.entry.size_bytes)
                 seal(descriptor)
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError):  # it took too long: what has come is its speed
+                    received_bytes = os.fstat(descriptor).st_size
+                    gate.see(Tier.PEER, size_bytes=received_bytes, seconds=self._clock.now_s() - began_s)
                 os.close(descriptor)
                 raise
-        gate = self._gates[seek.node_id]
         gate.see(Tier.PEER, size_bytes=record.entry.size_bytes, seconds=self._clock.now_s() - began_s)
         metrics.STATES_FETCHED_BYTES.inc(record.entry.size_bytes)
         return "fetched" if self._states.put_received(record, descriptor, epoch=epoch) else "refused"
-
-    def _check_cost(self, record: StateRecord, seek: Seek, held: int) -> None:
-        entry = record.entry
-        gained = common_inputs(entry, seek.links) - held
-        saved_s = (seek.input_s or entry.saved_s / entry.inputs) * gained
-        gate = self._gates.setdefault(seek.node_id, RestoreGate())
-        if saved_s and not gate.restores(Tier.PEER, size_bytes=entry.size_bytes, saved_s=saved_s):
-            raise _NotFaster
 
     async def _address(self, node_id: str) -> str:
         """Return the address of a host, as discovery knows it.
@@ -193,6 +189,17 @@ class PeerStates:
             metrics.STATES_SENT.inc()
         finally:
             self._reads -= 1
+
+
+def _check_cost(gate: RestoreGate, entry: StateEntry, seek: Seek, held: int) -> None:
+    """Compare a fetch with computing.
+
+    Raises:
+        _NotFaster: computing is predicted to be faster.
+    """
+    saved_s = (seek.input_s or entry.saved_s / entry.inputs) * (common_inputs(entry, seek.links) - held)
+    if saved_s and not gate.restores(Tier.PEER, size_bytes=entry.size_bytes, saved_s=saved_s):
+        raise _NotFaster
 
 
 async def _receive(chunks: AsyncGenerator[host_pb2.StateChunk, None], descriptor: int, size_bytes: int) -> None:

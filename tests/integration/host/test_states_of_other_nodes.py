@@ -267,7 +267,9 @@ async def test_a_receiving_host_that_is_killed_costs_a_prefill_and_nothing_else(
 
 
 @pytest.mark.parametrize("at_byte", MIXED)
-async def test_a_state_arrives_although_the_runner_that_wanted_it_is_killed(two: Two, at_byte: int) -> None:
+async def test_a_runner_that_is_killed_while_it_waits_leaves_nothing_and_the_next_one_gets_the_state(
+    two: Two, at_byte: int
+) -> None:
     _, first = await start(two.a)
     before = await ask(first)
     await saved(two.a, first)
