@@ -69,7 +69,7 @@ class Stage:
         await eventually(are_known, deadline_s=PATIENCE_S)
 
     async def ask(self, tokens: int = 8) -> dict[str, Any]:
-        options = {"num_predict": tokens, "temperature": 0}
+        options = {"num_predict": tokens, "temperature": 0, "speculative": "off"}
         body = {"model": "demo", "prompt": PROMPT, "raw": True, "stream": False, "options": options}
         headers = {"x-puna-debug": "1"}
         answer = await self.cluster.http.post("/api/generate", json=body, headers=headers, timeout=PATIENCE_S)
@@ -139,20 +139,22 @@ async def test_without_the_node_that_kept_it_a_conversation_is_computed_again(st
 async def test_a_running_answer_moves_with_its_state(stage: Stage) -> None:
     first, other = await stage.start("a"), await stage.start("b")
     await stage.publish(first)
-    options = {"num_predict": 1200, "temperature": 0}
+    await stage.ask()  # all later answers begin with the same kept prompt, and round alike
+    options = {"num_predict": 1200, "temperature": 0, "speculative": "off"}
     body = {"model": "demo", "prompt": PROMPT, "raw": True, "stream": True, "options": options}
-    lines = 0
+    lines, text = 0, ""
     async with stage.cluster.http.stream("POST", "/api/generate", json=body, timeout=PATIENCE_S) as answer:
         async for line in answer.aiter_lines():
             news = json.loads(line)
-            lines += 1
+            lines, text = lines + 1, text + news["response"]
             if lines == 20:
                 await stage.publish(other)
                 await stage.nodes["a"].stop(first.request, drain_ms=0)
     assert news["done"], news
-    assert news["eval_count"] == 1200, "the answer was still running when its replica ended"
+    assert news["eval_count"] == 1200
     log = next((stage.nodes["b"].home / "logs").glob("runner-*.log")).read_text()
     events = [json.loads(one) for one in log.splitlines() if one.startswith("{")]
     (restored,) = [one for one in events if one["event"] == "state.restored"]
-    assert restored["tokens"] > news["prompt_eval_count"]
+    assert restored["tokens"] > news["prompt_eval_count"], "the answer was still running when its replica ended"
     assert news["prompt_cached_count"] == news["prompt_eval_count"]
+    assert text == (await stage.ask(1200))["response"]
