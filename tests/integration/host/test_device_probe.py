@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from common.clock import SystemClock
 from common.errors import InternalError
@@ -423,3 +424,19 @@ async def test_every_slice_of_a_card_is_a_device_with_its_own_memory_and_a_proce
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
+
+
+def test_a_child_of_the_drivers_that_has_ended_is_asked_nothing() -> None:
+    """On the services' loop: a write to a closed pipe raises there."""
+
+    async def ask_an_ended_child() -> None:
+        child = await asyncio.create_subprocess_exec(sys.executable, "-c", "", stdin=asyncio.subprocess.PIPE)
+        assert child.stdin is not None
+        asking = gpu_watch.Asking()
+        with asking.of(child.stdin):
+            await child.wait()
+            await until(child.stdin.is_closing, what="the pipe is closed")
+            asking.hurry()
+            asking.ask()
+
+    uvloop.run(ask_an_ended_child())

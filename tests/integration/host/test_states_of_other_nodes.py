@@ -27,7 +27,7 @@ MIXED = [pytest.param(0, id="connected"), pytest.param(600, id="record"), pytest
 
 @dataclass
 class Wire:
-    """Forwards one port to another; runs `act` once `act_at` bytes have come back from there."""
+    """Forwards one port to another; once `act_at` bytes have come back from there, runs `act` and cuts the connection."""
 
     port: int = field(default_factory=free_port)
     target: str = ""
@@ -56,6 +56,7 @@ class Wire:
                     if self.act is not None and self.returned_bytes > self.act_at:
                         act, self.act = self.act, None
                         act()
+                        return  # what the kernel still holds of a killed sender would arrive
                 writer.write(data)
                 await writer.drain()
         except OSError:
