@@ -27,7 +27,7 @@ MIXED = [pytest.param(0, id="connected"), pytest.param(600, id="record"), pytest
 
 @dataclass
 class Wire:
-    """Forwards one port to another; once `act_at` bytes have come back from there, runs `act` and cuts the connection."""
+    """Forwards one port to another. Once `act_at` bytes have come back from there, it runs `act` and cuts the wire."""
 
     port: int = field(default_factory=free_port)
     target: str = ""
