@@ -8,6 +8,7 @@ import pytest
 
 from common.errors import QueueFull
 from runner.serve.streams import PROBATION_CALLERS_MAX, ProbationPlace
+from tests.waiting import next_look
 
 
 async def begun(place: ProbationPlace, order: list[str], name: str) -> "asyncio.Task[None]":
@@ -21,7 +22,7 @@ async def begun(place: ProbationPlace, order: list[str], name: str) -> "asyncio.
             await anext(grants)
 
     task = asyncio.create_task(call())
-    await asyncio.sleep(0)
+    await next_look(0)
     return task
 
 
@@ -32,7 +33,7 @@ async def test_callers_get_the_place_one_after_the_other_in_the_order_of_their_c
     second.cancel()  # leaves while it waits
     first.cancel()
     await asyncio.gather(first, second, return_exceptions=True)
-    await asyncio.sleep(0)
+    await next_look(0)
     assert order == ["first", "third"]
     third.cancel()
 
@@ -43,7 +44,7 @@ async def test_a_crowd_is_refused_until_a_caller_has_left() -> None:
     with pytest.raises(QueueFull):
         await anext(place.hold())
     calls.pop().cancel()
-    await asyncio.sleep(0)
+    await next_look(0)
     one_more = await begun(place, order, "one more")
     assert not one_more.done()
     for call in (*calls, one_more):
