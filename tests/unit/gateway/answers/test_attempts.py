@@ -33,6 +33,7 @@ class Replica:
 
     class info:  # noqa: N801  # stands for a value
         key = "p/1/i"
+        node_id = "n"
 
 
 class Pool:
