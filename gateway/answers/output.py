@@ -72,10 +72,8 @@ class ParsedText:
         released = self._tokens[: len(self._tokens) - kept]
         self._tokens = self._tokens[len(released) :]
         said[-1] = replace(said[-1], tokens=tuple(released))
-        # Where reasoning and what follows it came at once, the tokens of the rest are those at the end.
-        if any(delta.reasoning for delta in said):
-            rest = sum(len(delta.content.encode()) for delta in said)
-            self.reasoning_tokens += len(released) - (_tokens_of_tail(released, rest) if rest else 0)
+        if reasoning := "".join(delta.reasoning for delta in said):  # content or a call may have come with it
+            self.reasoning_tokens += _tokens_through(released, reasoning.encode())
         return said
 
     def _delta(self, event: Event) -> Delta | None:
@@ -102,6 +100,18 @@ def _tokens_of_tail(tokens: list[GeneratedToken], tail_bytes: int) -> int:
     while tail_bytes > 0 and count < len(tokens):
         count += 1
         tail_bytes -= len(tokens[-count].piece)
+    return count
+
+
+def _tokens_through(tokens: list[GeneratedToken], text: bytes) -> int:
+    """Return the number of first tokens up to the end of a text that they contain; all, if they do not."""
+    begin = b"".join(token.piece for token in tokens).find(text)
+    if begin < 0:
+        return len(tokens)
+    count, left = 0, begin + len(text)
+    while left > 0:
+        left -= len(tokens[count].piece)
+        count += 1
     return count
 
 
