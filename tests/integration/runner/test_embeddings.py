@@ -284,9 +284,7 @@ async def test_placement_keep_alive_and_draining_are_as_for_generation(zoo: Zoo,
             await runner.client.embed(embed("x", placement=other))
         await runner.client.embed(embed("x", keep_alive_ms=60_000))
         assert (await runner.status_where(slots_busy=0)).keep_alive_ms == 60_000
-        while not (
-            info := await runner.client.info()
-        ).description.capabilities:  # described beside the load
+        while not (info := await runner.client.info()).description.capabilities:  # described beside the load
             await next_look()
         assert (info.layout.engine, info.layout.slots) == ("pooled", 64)
         assert list(info.description.capabilities) == ["embedding"]
