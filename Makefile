@@ -17,7 +17,7 @@ PYTEST := $(BIN)/pytest
 SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops attack bench bench-engine bench-real bench-placement bench-gateway bench-overload placement-grid behaviours conformance clients faults soak fuzz audit deps-system clean
+.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops attack bench bench-engine bench-real bench-placement bench-gateway bench-kv bench-overload placement-grid behaviours conformance clients faults soak fuzz audit deps-system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -93,6 +93,9 @@ bench-real: setup ## trained weights from installed packages: bars S1, S2 and S5
 bench-gateway: setup ## what the gateway adds to a runner's own gRPC, and the tokens that one core relays (about 4 minutes)
 	$(BIN)/python -m bench.gateway $(BENCH_OPTIONS)
 
+bench-kv: setup ## saved conversations: bars K1 to K4 and K7 to K9, with a 1 B model (as root; BENCH_OPTIONS="--model 57m --tokens 1024")
+	$(BIN)/python -m bench.kv $(BENCH_OPTIONS)
+
 bench-overload: setup ## a gateway with up to five times the requests that it has processor time for (2 minutes)
 	$(BIN)/python -m bench.overload $(BENCH_OPTIONS)
 
@@ -102,7 +105,7 @@ bench-placement: setup ## how long placement takes over 1,000 nodes, and an idle
 placement-grid: setup ## measured placement against real allocations and two formulas (5 minutes)
 	$(BIN)/python -m tools.placement_grid
 
-faults: setup ## reliability bars at full strength, resumable, as root for all (10 hours; FAULTS="--bars redis_down --share 0.1")
+faults: setup ## reliability bars at full strength, resumable, as root for all (about 2 hours on 2 quiet cores; FAULTS="--bars redis_down --share 0.1")
 	$(BIN)/python -m tests.faults.bars $(FAULTS)
 
 soak: setup ## two hours under load with a fault a minute: memory and descriptors stay flat (SOAK="--seconds 600")

@@ -15,6 +15,9 @@ from cli.errors import CommandFailed, ExitCode, code_of_reason, code_of_status
 from cli.settings import CliSettings
 
 _CONNECT_WITHIN_S = 5.0
+# A gateway sends something every 10 s once a stream has begun.
+_SILENCE_S = 30.0
+_ALIVE_WITHIN_S = 5.0  # an answer of a gateway's event loop alone, also of a busy one
 _ANSWER_WITHIN_S = 30.0
 
 
@@ -85,15 +88,31 @@ class Server:
         self, method: str, path: str, body: dict[str, Any] | None = None, *, answer_within_s: float = _ANSWER_WITHIN_S
     ) -> httpx.Response:
         """Send a request; return a successful answer, read completely."""
-        response = self.answer(method, path, json=body, timeout=_timeout(answer_within_s))
+        response = self.answer(method, path, answer_within_s=answer_within_s, json=body)
         if not response.is_success:
             raise refusal(response)
         return response
 
-    def answer(self, method: str, path: str, **more: Any) -> httpx.Response:
+    def answer(
+        self, method: str, path: str, *, answer_within_s: float | None = _ANSWER_WITHIN_S, **more: Any
+    ) -> httpx.Response:
         """Send a request; return any answer, also one that is no success."""
+        self.check_alive(answer_within_s)
         try:
-            return self._client.request(method, path, **more)
+            return self._client.request(method, path, timeout=_timeout(answer_within_s), **more)
+        except httpx.HTTPError as error:
+            raise unreachable(self.url, error) from error
+
+    def check_alive(self, answer_within_s: float | None) -> None:
+        """Ask for any answer before a call that may last: a gateway that is stopped still accepts connections.
+
+        Raises:
+            CommandFailed: there is no gateway, or it does not answer.
+        """
+        if answer_within_s is not None and answer_within_s <= _ALIVE_WITHIN_S:
+            return
+        try:
+            self._client.get("/healthz", timeout=_timeout(_ALIVE_WITHIN_S))
         except httpx.HTTPError as error:
             raise unreachable(self.url, error) from error
 
@@ -108,27 +127,31 @@ class Server:
         """Send a file, however long that takes."""
         headers = {"content-length": str(size_bytes), "content-type": "application/octet-stream"}
         path = f"/api/blobs/{digest}"
-        response = self.answer("POST", path, content=content, headers=headers, timeout=_timeout(None))
+        response = self.answer("POST", path, answer_within_s=None, content=content, headers=headers)
         if not response.is_success:
             raise refusal(response)
 
     def stream(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
         """Yield the JSON objects of a streamed answer as they arrive. The first may take as long as a load."""
-        for line in self._lines("POST", path, body, _timeout(None)):
-            if line:
+        for line in self._lines("POST", path, body, None):
+            if line.strip():
                 yield _without_error(_object(line))
 
     def events(self, path: str, *, silence_s: float) -> Generator[tuple[str, dict[str, Any]]]:
         """Name and object of each server-sent event, until the server ends; fails after so long without a byte."""
-        for name, text in event_objects(self._lines("GET", path, None, _timeout(silence_s))):
+        for name, text in event_objects(self._lines("GET", path, None, silence_s)):
             yield name, _object(text)
 
-    def _lines(self, method: str, path: str, body: dict[str, Any] | None, timeout: httpx.Timeout) -> Generator[str]:
+    def _lines(self, method: str, path: str, body: dict[str, Any] | None, silence_s: float | None) -> Generator[str]:
+        self.check_alive(silence_s)
         try:
-            with self._client.stream(method, path, json=body, timeout=timeout) as response:
+            with self._client.stream(method, path, json=body, timeout=_timeout(silence_s)) as response:
                 if not response.is_success:
                     response.read()
                     raise refusal(response)
+                if silence_s is None:
+                    # The body is read with the timeout that the request has now.
+                    response.request.extensions["timeout"]["read"] = _SILENCE_S
                 yield from response.iter_lines()
         except httpx.HTTPError as error:
             raise unreachable(self.url, error) from error
@@ -143,6 +166,8 @@ def unreachable(url: str, error: httpx.HTTPError) -> CommandFailed:
         text = f"the certificate of {url} is not trusted ({reason.partition(' (_ssl')[0] or text}); {advice}"
     elif isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         text = f"nothing answers at {url}; start it with `puna up`, or set PUNA_HOST"
+    elif isinstance(error, httpx.TimeoutException):
+        text = f"{url} accepts connections, but does not answer in time; look at the gateway's log, or restart it"
     else:
         text = f"{url} broke off: {text}"
     return CommandFailed(text, ExitCode.UNREACHABLE)

@@ -5,6 +5,7 @@ import sys
 
 from grpc import aio
 
+import common.telemetry.without_rich  # noqa: F401
 from common.clock import SystemClock
 from common.errors import StartupError
 from common.grpc.server import Audience, GrpcServer, bind_server

@@ -38,7 +38,7 @@ from gateway.keys.key_redis import KeyRedis
 from gateway.keys.key_store import KeyStore
 from gateway.keys.made_keys import MadeKeys
 from gateway.keys.quota_book import QuotaBook
-from gateway.keys.visits import claim, sender
+from gateway.keys.visits import sender
 from gateway.models.model_store import ModelStores
 from gateway.models.scrape_targets import OwnAddresses
 from gateway.pressure.pressure import PRESSURE, watch_pressure
@@ -46,6 +46,7 @@ from gateway.replicas.dispatch import Dispatcher
 from gateway.replicas.queue_reports import report_queues
 from gateway.replicas.route_gauges import RouteGauges
 from gateway.replicas.routes import RouteCache, watch_routes
+from gateway.replicas.share_exchange import exchange_shares
 from gateway.settings import GatewaySettings, template_policy
 from gateway.templates.chat_prompt import ChatPrompts
 from gateway.templates.pool import TemplatePool
@@ -124,7 +125,7 @@ async def running_gateway(
     _check_keys(settings)
     listener = _bind_http(settings)
     routes = RouteCache()
-    templates = TemplatePool(SystemClock(), tenant=lambda: claim(0).tenant)
+    templates = TemplatePool(SystemClock(), sender=sender)
     constraints = ConstraintChecks(SystemClock(), sender=sender)
     model_stores = StoreClient("node")
     dispatcher = _make_dispatcher(settings, routes, scheduler)
@@ -164,6 +165,8 @@ async def running_gateway(
     if made is not None:
         watches.append(asyncio.create_task(made.watch(), name="made keys"))
         watches.append(asyncio.create_task(book.watch(), name="quotas"))
+    if redis is not None:
+        watches.append(asyncio.create_task(exchange_shares(dispatcher, redis), name="shares"))
     if certificate is not None:
         watches.append(asyncio.create_task(certificate.watch(), name="certificate"))
     server = _http_server(_make_edge(settings, service, authorizer), certificate)

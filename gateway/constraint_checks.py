@@ -1,11 +1,13 @@
 """Checks of constraints before they get a slot: what is refused, or takes long to compile, costs its sender alone.
 
 A constraint is compiled in a quick worker for a short time, and in a slow one, which yields to everything else, if that
-was not enough or if its sender has used much of late. Runners get it translated, so that they need not parse it again.
+was not enough, if it is large, or if its sender has used much of late. Runners get it translated, so that they need not
+parse it again.
 """
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +22,7 @@ from common.telemetry.logs import get_logger
 from common.tenant_cache import TenantCache
 from gateway import metrics
 from gateway.core.request.constraint import Constraint
+from gateway.core.request.schema_limits import check_schema
 
 log = get_logger()
 
@@ -29,6 +32,10 @@ REFUSED_MAX = 1024
 REFUSAL_KEPT_S = 60.0
 # CPU time of one compilation; usual schemas take 3 ms.
 QUICK_CPU_S_MAX, SLOW_CPU_S_MAX = 0.25, 2.0
+# A larger one takes 3 to 9 ms a kilobyte, so it would often be ended and compiled again.
+QUICK_BYTES_MAX = 32 * 1024
+# CPU time of the start of a worker, which replaces one that was ended.
+START_CPU_S = 0.25
 # CPU time that a sender may owe: above the first it uses the slow worker, above the second it is refused.
 QUICK_DEBT_S_MAX, DEBT_S_MAX = 0.25, 4.0
 # Share of a core that a sender's compilations may have in the long run, at gateway and runner together.
@@ -120,7 +127,7 @@ class ConstraintChecks:
         passed = self._known(sender, key)
         if passed is None:
             try:
-                passed = await self._compile(sender, key, frame)
+                passed = await self._compile(sender, key, frame, constraint.json_schema)
             except TimeoutError as error:
                 raise QueueFull(_BUSY, retry_after_s=1.0) from error
         return replace(constraint, lark=passed.lark, is_slow=passed.is_slow)
@@ -140,13 +147,13 @@ class ConstraintChecks:
             raise InvalidRequest(refusal.message, param=refusal.param)
         return self._passed.get(sender, key)
 
-    async def _compile(self, sender: str, key: bytes, frame: bytes) -> _Passed:
+    async def _compile(self, sender: str, key: bytes, frame: bytes, schema: str) -> _Passed:
         attempts = (
             (self._quick, QUICK_DEBT_S_MAX, QUICK_CPU_S_MAX),
             (self._slow, DEBT_S_MAX, SLOW_CPU_S_MAX),
         )
         for pool, debt_s_max, cpu_s_max in attempts:
-            if self._debts.of(sender) > debt_s_max:
+            if self._debts.of(sender) > debt_s_max or (pool is self._quick and len(frame) > QUICK_BYTES_MAX):
                 continue
             async with pool.worker(sender) as worker:
                 passed = self._known(sender, key)
@@ -155,12 +162,12 @@ class ConstraintChecks:
                 if self._debts.of(sender) > debt_s_max:
                     continue
                 try:
-                    answer = orjson.loads(await worker.ask(frame))
-                except asyncio.CancelledError:  # the worker is replaced, which costs as much
-                    self._debts.add(sender, cpu_s_max)
+                    answer = _beyond_limits(schema) or orjson.loads(await worker.ask(frame))
+                except asyncio.CancelledError:
+                    self._debts.add(sender, cpu_s_max + START_CPU_S)
                     raise
                 except WorkerLost as error:
-                    self._debts.add(sender, cpu_s_max)
+                    self._debts.add(sender, cpu_s_max + START_CPU_S)
                     if pool is self._quick and not error.was_late:
                         continue
                     log.warning("constraint.killed", limit="wall time" if error.was_late else "cpu or memory")
@@ -183,6 +190,17 @@ class ConstraintChecks:
         passed = _Passed(answer["lark"], cpu_s >= SLOW_S)
         self._passed.put(sender, key, passed)
         return passed
+
+
+def _beyond_limits(schema: str) -> dict[str, Any] | None:
+    """Hold a schema to the limits: not before its sender has a turn, as it takes milliseconds of the event loop."""
+    began_s = time.thread_time()
+    try:
+        if schema:
+            check_schema(orjson.loads(schema), "json_schema")
+    except InvalidRequest as error:
+        return {"error": error.message, "param": "json_schema", "cpu_s": time.thread_time() - began_s}
+    return None
 
 
 def _too_slow(frame: bytes) -> dict[str, Any]:

@@ -111,6 +111,14 @@ ROUTES_AGE_S = Family(
 )
 QUEUE_LIMIT = Gauge("puna_gateway_queue_limit", "Requests that may wait for one model (PUNA_MAX_QUEUE)")
 ROUTE_GAUGES = ScrapedGauges((QUEUE_DEPTH, QUEUE_OLDEST_S, REPLICAS, REPORT_AGE_S, ROUTES_AGE_S))
+SHARING_GATEWAYS = Gauge(
+    "puna_gateway_sharing_gateways",
+    "Gateways that count shares of tenants together, this one included; 1: it counts for itself",
+)
+SHARING_GATEWAYS.set(1)
+LEFT_SLOTS = Counter(
+    "puna_gateway_left_slots_total", "Waits of a moment with a free slot, for a tenant that waits at another gateway"
+)
 KEY_STORE_UP = Gauge(
     "puna_gateway_key_store_up",
     "1 while the Redis of keys and quotas answers; absent where a gateway has none",

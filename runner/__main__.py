@@ -1,10 +1,11 @@
 """`python -m runner MODE …`: one program, several modes. A mode's module is imported only when it is asked for."""
 
 import argparse
+import os
 import sys
 from importlib import import_module
 
-from common.sandbox.confinement import confine
+from common.sandbox.confinement import OWN_USER, Limits, confine
 
 MODES = {
     "host": ("runner.host.app", "own this node: start, watch and stop runners"),
@@ -17,19 +18,31 @@ MODES = {
     "measure": ("runner.measure", "count the memory of a model with a layout, without loading it"),
     "zygote": ("runner.zygote", "import what runners need, and fork into them for the host"),
 }
-# These read files, graphs (`rpc`) or answers of lent devices (`probe`) that may be hostile.
-_CONFINED = frozenset({"inspect", "measure", "serve", "probe", "rpc"})
+_HEADER_BYTES = 4 * 1024**3
+_HALF_OF_RAM = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+# These read files, graphs (`rpc`) or answers of lent devices (`probe`) that may be hostile. Headers that take more than
+# two seconds to inspect are refused by their counts (`gguf_check.WORK_MAX`); a measurement maps no weights, but engines
+# allocate recurrent states even to count them.
+CONFINED = {
+    "inspect": Limits(cpu_s=5, memory_bytes=_HEADER_BYTES, opens_devices=False),
+    "measure": Limits(cpu_s=20, memory_bytes=max(_HEADER_BYTES, _HALF_OF_RAM)),
+    "probe": Limits(),
+    "rpc": Limits(),
+    "serve": Limits(starts_processes=True),  # the decoder of images
+}
 
 
 def main() -> int:
     """Dispatch to the mode; its exit status is ours. 2 for a wrong command line."""
     parser = argparse.ArgumentParser(prog="python -m runner")
     chosen = sys.argv[1] if len(sys.argv) > 1 else ""
-    if chosen in _CONFINED:
-        confine(sys.argv[2:])
+    if chosen in CONFINED:
+        confine(sys.argv[2:], CONFINED[chosen])
     modes = parser.add_subparsers(metavar="MODE", required=True)
     for name, (module_name, summary) in MODES.items():
         mode = modes.add_parser(name, help=summary, description=summary)
+        if name in CONFINED:
+            mode.add_argument(OWN_USER, action="store_true", help="as root: run as a user that no other process is")
         if name == chosen:
             module = import_module(module_name)
             module.add_arguments(mode)
@@ -40,4 +53,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    import common.telemetry.without_rich  # noqa: F401
+
     sys.exit(main())

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import orjson
 
+from common.sandbox.confinement import RUNNER_USERS
 from runner.core.devices.gpu_memory import GpuMemory, has_moved, normal_pci_id
 from runner.core.host.environment import CARDS
 from runner.nvml import Nvml
@@ -69,7 +70,8 @@ def _compute_cards(nodes: Path) -> Iterator[tuple[str, str]]:
 
 def _is_ours(entry: Path) -> bool:
     with contextlib.suppress(OSError):
-        return entry.stat().st_uid == os.getuid() and _OURS in (entry / "cmdline").read_bytes()
+        user = entry.stat().st_uid
+        return (user == os.getuid() or user in RUNNER_USERS) and _OURS in (entry / "cmdline").read_bytes()
     return False
 
 
@@ -156,7 +158,7 @@ def known_cards() -> list[GpuMemory]:
             given = subprocess.run(
                 command, capture_output=True, timeout=ONCE_TIMEOUT_S, check=False, text=True, stdin=subprocess.DEVNULL
             ).stdout
-        except subprocess.TimeoutExpired:
+        except (PermissionError, subprocess.TimeoutExpired):  # confined, which it is only without cards
             return []
     try:
         return [GpuMemory.from_report(card) for card in orjson.loads(given)]

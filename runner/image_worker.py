@@ -126,7 +126,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 if __name__ == "__main__":
     # The runner ends this process itself; a Ctrl-C in the terminal is not for it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sandbox.forbid_core_files()
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     # Pixels are bounded by the caller, who has read the header.
     Image.MAX_IMAGE_PIXELS = None

@@ -105,7 +105,7 @@ def read_header(*paths: Path) -> dict[str, object]:
 
 def _describe(header: GgufHeader, metadata: Mapping[str, Value], tensors: list[TensorFacts]) -> Description:
     special = special_tokens(header)
-    named = {index: header.token_text(index) for index in named_token_ids(metadata)}
+    named = header.token_texts(named_token_ids(metadata))
     return describe(
         metadata,
         tensors,

@@ -15,12 +15,12 @@ from google.protobuf import json_format
 
 from common.errors import BadModelFile, InvalidRequest, PunaError
 from common.spec.layout import Layout
-from common.telemetry.logs import configure_logs
+from common.telemetry.logs import configure_logs, get_logger
 from protos import cluster_pb2
 from runner.core.layout.cache_sizes import padded
 from runner.core.layout.layout import cache_cells
 from runner.core.layout.load_log import MemoryClass, find_refusal
-from runner.core.layout.memory_report import MemoryUse, extrapolate
+from runner.core.layout.memory_report import MemoryUse, add_draft, extrapolate
 from runner.core.layout.moved_layer import MovedLayer
 from runner.core.layout.projector import widened
 from runner.core.model.description import Pooling
@@ -29,6 +29,7 @@ from runner.core.pooled.pooling import pooled_layout
 from runner.engine.bindings.library import engine_log, start_engine
 from runner.engine.devices.graph_sizes import reserve_graphs
 from runner.engine.llama.accounting import Count, CountAgain, count_memory, report_layers
+from runner.engine.llama.draft_model import check_draft, draft_launch, draft_parameters, with_rows
 from runner.engine.llama.launch import Launch, prepare_launch
 from runner.engine.llama.memory import BreakdownUnavailable, buffer_types
 from runner.engine.llama.model import load_failure, read_weights
@@ -39,6 +40,8 @@ from runner.engine.pooled.engine import read_pooling
 from runner.engine.pooled.pooled_context import output_bytes, pooled_context_parameters
 from runner.file_arguments import add_file_arguments, files_of
 from runner.serve.converters import memory_to_proto, parse_layout
+
+log = get_logger()
 
 EXIT_BAD_FILE = 3
 EXIT_BAD_LAYOUT = 4
@@ -90,6 +93,8 @@ def measure(files: ModelFiles, wanted: Layout, *, rpc_endpoints: Sequence[str] =
         if pooling is not None:
             return memory_to_proto(_report_pooled(launch, model, pooling), cluster_pb2.MEMORY_ORIGIN_MEASURED)
         use = _report(launch, model, projector=projector)
+        draft = _count_draft(launch, model)
+        use = add_draft(use, draft) if draft is not None else use
     finally:
         llama.llama_model_free(model)
     counted = cache_cells(launch.layout) <= CELLS_COUNTED_MAX
@@ -136,17 +141,49 @@ def _report(launch: Launch, model: Any, *, projector: PlannedProjector) -> Memor
     ).use
 
 
-def _count_cells(launch: Launch, model: Any, *, projector: PlannedProjector) -> Count:
+def _count_draft(target: Launch, target_model: Any) -> MemoryUse | None:
+    """Count the draft model of a launch; None: it has none, or a runner would refuse it and do without."""
+    try:
+        launch = draft_launch(target)
+        if launch is None:
+            return None
+        model = _load_without_memory(launch)
+    except BadModelFile as error:
+        log.warning("draft.not_counted", text=error.message)
+        return None
+    try:
+        check_draft(target_model, model, launch.files.model.name)
+        use = _count_cells(launch, model, projector=NO_PROJECTOR, parameters_of=draft_parameters).use
+        vocabulary_size = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
+        return with_rows(use, launch.layout, vocabulary_size=vocabulary_size)
+    except BadModelFile as error:
+        log.warning("draft.not_counted", text=error.message)
+        return None
+    finally:
+        llama.llama_model_free(model)
+
+
+def _count_cells(
+    launch: Launch,
+    model: Any,
+    *,
+    projector: PlannedProjector,
+    parameters_of: Callable[[Layout], Any] = context_parameters,
+) -> Count:
     """Count a layout; for more cells than the engine should be asked for, on a line through two smaller counts."""
+
+    def count(layout: Layout) -> Count:
+        return _count(launch, model, parameters_of(widened(layout, projector.whole_rows)), projector=projector)
+
     cells = cache_cells(launch.layout)
     if cells <= CELLS_COUNTED_MAX:
-        return _count(launch, model, launch.layout, projector=projector)
+        return count(launch.layout)
     small, large = (
         replace(launch.layout, context_tokens=CELLS_COUNTED_MAX // part // launch.layout.slots) for part in (2, 1)
     )
     use = extrapolate(
-        _count(launch, model, small, projector=projector).use,
-        _count(launch, model, large, projector=projector).use,
+        count(small).use,
+        count(large).use,
         small_cells=cache_cells(small),
         large_cells=cache_cells(large),
         cells=cells,
@@ -160,7 +197,7 @@ def _report_pooled(launch: Launch, model: Any, pooling: Pooling) -> MemoryUse:
 
     def count(launch: Launch, model: Any) -> Count:
         pooled = pooled_layout(launch.layout, recurrent=recurrent)
-        return _count(launch, model, pooled, parameters=pooled_context_parameters(pooled, pooling))
+        return _count(launch, model, pooled_context_parameters(pooled, pooling))
 
     return report_layers(
         launch,
@@ -172,18 +209,9 @@ def _report_pooled(launch: Launch, model: Any, pooling: Pooling) -> MemoryUse:
     )
 
 
-def _count(
-    launch: Launch,
-    model: Any,
-    layout: Layout,
-    *,
-    projector: PlannedProjector = NO_PROJECTOR,
-    parameters: Any = None,
-) -> Count:
+def _count(launch: Launch, model: Any, parameters: Any, *, projector: PlannedProjector = NO_PROJECTOR) -> Count:
     """Create a context that allocates nothing, and read its breakdown."""
-    widest = widened(layout, projector.whole_rows)
     engine_log.clear()
-    parameters = parameters or context_parameters(widest)
     context = llama.llama_init_from_model(model, parameters)
     if not context:
         if find_refusal(engine_log.errors, phase=MemoryClass.CACHE) is not None:

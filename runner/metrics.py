@@ -11,6 +11,11 @@ INFO = Gauge(
 SLOTS = Gauge("puna_runner_slots", "Sequences that can run at the same time")
 SLOTS_BUSY = Gauge("puna_runner_slots_busy", "Slots that serve a sequence (vLLM: num_requests_running)")
 QUEUE_DEPTH = Gauge("puna_runner_queue_depth", "Requests that wait for a slot inside the runner")
+PAUSES = Counter(
+    "puna_runner_pauses_total", "Running requests that lost their slot to one of a higher band, or their cells"
+)
+PAUSES_ENDED = Counter("puna_runner_pauses_ended_total", "Paused requests that were given a slot again")
+PAUSED_SECONDS = Counter("puna_runner_paused_seconds_total", "Time without a slot of pauses that have ended")
 KV_CELLS = Gauge("puna_runner_kv_cells", "Inputs that the caches of all slots can hold together")
 KV_CELLS_USED = Gauge(
     "puna_runner_kv_cells_used",
@@ -19,7 +24,7 @@ KV_CELLS_USED = Gauge(
 )
 MEMORY_BYTES = Gauge(
     "puna_runner_memory_bytes",
-    "What the engine holds by device (host: RAM) and class: weights, cache, graph, projector",
+    "What the engine holds by device (host: RAM) and class: weights, cache, graph, projector (and draft model)",
     ["device", "class"],
 )
 THREADS = Gauge("puna_runner_threads", "CPU threads that compute now; the node's runners with work share its cores")
@@ -49,8 +54,9 @@ PREFIX_REQUESTS = Counter(
 GENERATED_TOKENS = Counter("puna_runner_generated_tokens_total", "Tokens sampled (vLLM: generation_tokens)")
 DRAFTED_TOKENS = Counter(
     "puna_runner_drafted_tokens_total",
-    "Guessed tokens by what became of them: accepted, rolled_back (vLLM: spec_decode_num_draft_tokens)",
-    ["result"],
+    "Guessed tokens by what became of them (accepted, rolled_back) and by drafter: model (a draft model), text "
+    "(vLLM: spec_decode_num_draft_tokens)",
+    ["result", "drafter"],
 )
 DRAFTERS_OFF = Counter(
     "puna_runner_drafters_switched_off_total",

@@ -239,6 +239,7 @@ class Performer:
                     layout=codecs.LAYOUT.to_proto(effect.layout),
                     peers=peers,
                     origin=from_origin(effect.origin),
+                    draft_origin=from_origin(effect.draft_origin),
                     node_id=effect.node_id,
                 )
                 found = MEMORY_REPORT.from_proto(counted)
@@ -260,6 +261,7 @@ class Performer:
             layout=codecs.LAYOUT.to_proto(record.layout),
             planned=planned_on(record) if record.planned is not None else None,
             origin=from_origin(effect.origin),
+            draft_origin=from_origin(effect.draft_origin),
             asked=from_asked(record.asked),
         )
         state, lender_id = RunnerState.UNKNOWN, ""

@@ -14,6 +14,7 @@ import grpc
 import httpx
 
 from protos import inference_pb2, inference_pb2_grpc
+from tests.known_speed import note_ram_speed
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -96,6 +97,7 @@ class Cluster:
 
 def start_cluster(home: Path, *, arguments: Sequence[str] = (), output: str = "", **environment: str) -> Cluster:
     """Start `puna up` on free ports, with more arguments, and wait until it is ready. `output`: path of its output."""
+    note_ram_speed(home)
     port, grpc_port = free_port(), free_port()
     command = [sys.executable, "-m", "cli.main", "up", "--port", str(port), "--grpc-port", str(grpc_port)]
     with Path(output or home.parent / f"{home.name}.up.log").open("w") as log:

@@ -40,8 +40,8 @@ status() { # PID FIELD VALUE: the first value of the field in /proc/PID/status i
     is "$field is ${line:-not there}" "$field is $expected"
 }
 
-no_core() { # PID
-    cat "/proc/$1/limits" | awk '/^Max core/ { exit !($5 == 0 && $6 == 0) }'
+no_core() { # PID: 1 means none, also to a program in core_pattern
+    cat "/proc/$1/limits" | awk '/^Max core/ { exit !($5 <= 1 && $6 <= 1) }'
 }
 
 few_capabilities() { # PID: none, or that of root to read files of another user
@@ -62,8 +62,16 @@ word_of() { # PID: what it is, from its command line
 
 is_confined() { case $1 in "runner serve" | "runner measure" | "runner inspect" | "runner probe" | "runner rpc") true ;; *) false ;; esac; }
 
+user_of() { # PID UID: of a runner that is a user of its own, and of what it starts; else that of all processes
+    for process in "$1" "$(awk '/^PPid:/ { print $2 }' "/proc/$1/status")"; do
+        tr '\0' '\n' <"/proc/$process/cmdline" | grep -qx -e --own-user && { echo $((0x7E000000 + process)); return; }
+    done
+    echo "$2"
+}
+
 check_process() { # PID NAME UID
-    check "$2: runs as uid $3" status "$1" Uid "$3"
+    own=$(user_of "$1" "$3")
+    check "$2: runs as uid $own" status "$1" Uid "$own"
     check "$2: no secret in its environment" nothing secrets_of "$1"
     if is_confined "$2"; then
         check "$2: no core file" no_core "$1"

@@ -55,7 +55,8 @@ FAULTS = (
         area="Runners",
         name="a runner is stopped or starved",
         made_by="`puna chaos stop MODEL --yes`",
-        seen="`puna nodes`: `not_responding`, killed after 10 s; `puna_gateway_report_age_seconds`",
+        seen="`puna_gateway_report_age_seconds`; `puna ps` drops it after 2 s, `puna nodes` counts it as silent, "
+        "`puna doctor` names it; its host kills it after 10 s (`runner.hung` in the log)",
         alerts=("PunaReplicasCrash",),
         action="Nothing: the host kills it. Again: look for memory pressure and other processes on the node.",
     ),
@@ -63,7 +64,8 @@ FAULTS = (
         area="Runners",
         name="the engine thread hangs, for example in a GPU driver",
         made_by="`puna chaos block MODEL --yes`",
-        seen="`puna_host_runner_ends_total`, `puna_host_device_state`; `puna nodes`: the device is suspect",
+        seen="`puna_host_runner_ends_total`, `puna_host_device_state`; `puna nodes`: the device is suspect; a step "
+        "that does not end is killed after 10 s, without a device after 60 s; a blocked idle thread after 10 s",
         alerts=("PunaReplicasCrash", "PunaDeviceExcluded"),
         action="Read the kernel log for Xid errors; after the repair `puna devices clear NODE/DEVICE`.",
     ),
@@ -129,15 +131,15 @@ FAULTS = (
         area="Nodes",
         name="a host process is stopped",
         made_by="`puna chaos stop host --yes`",
-        seen="`puna_discovery_node_report_age_seconds`; `puna nodes`: `suspect`, then gone",
-        alerts=("PunaNodeSilent", "PunaNodeGone", "PunaTargetDown"),
+        seen="`puna_discovery_nodes`; `puna nodes`: `suspect` after 2 s, gone after 8 s",
+        alerts=("PunaNodeGone", "PunaTargetDown"),
         action="Resume or restart it; its runners go on meanwhile.",
     ),
     Fault(
         area="Nodes",
         name="a node reboots, loses its power or its network",
         seen="`puna_discovery_nodes`, `puna_scheduler_replicas_lost_total`; models are placed on other nodes",
-        alerts=("PunaNodeGone", "PunaNodeSilent", "PunaReplicasCrash"),
+        alerts=("PunaNodeGone", "PunaReplicasCrash"),
         action="Repair it; it registers again by itself. For planned work: `puna drain NODE` before.",
     ),
     Fault(
@@ -166,7 +168,7 @@ FAULTS = (
         area="Nodes",
         name="the network between nodes, or to the control processes, is cut",
         seen="`puna_discovery_node_report_age_seconds`, `puna_host_discovery_connected`; answers go on elsewhere",
-        alerts=("PunaNodeSilent", "PunaNodeGone", "PunaStreamsNotResumed"),
+        alerts=("PunaNodeGone", "PunaStreamsNotResumed"),
         action="Repair the network; everything reconnects within 5 s. Replicas on both sides stay until one is idle.",
     ),
     Fault(
@@ -250,9 +252,10 @@ FAULTS = (
         area="Requests",
         name="a gateway dies or is stopped",
         made_by="`puna chaos kill gateway --yes`",
-        seen="its own connections break; balancers leave it; `puna_gateway_requests_total` of others goes on",
+        seen="`up` is 0 for it, `/readyz` does not answer, `puna doctor`: broke off; its own connections break "
+        "or stand; `puna_gateway_requests_total` of others goes on",
         alerts=("PunaTargetDown",),
-        action="Nothing where it is supervised; clients connect again.",
+        action="Dead: nothing where it is supervised. Stopped: resume or restart it. Clients connect again.",
     ),
     Fault(
         area="Requests",
@@ -272,7 +275,7 @@ FAULTS = (
         area="Requests",
         name="an event loop is blocked, or the machine has no processor time",
         seen="`puna_event_loop_lag_seconds`; large bodies are refused first",
-        alerts=("PunaEventLoopSlow",),
+        alerts=("PunaEventLoopSlow", "PunaNodeSilent"),
         action="Look for other processes on the machine; give the service its own processors.",
     ),
     Fault(

@@ -11,7 +11,7 @@ from cli.arguments.common import Json, JsonNews, Loaded, Model, NumCtx, server
 from cli.completion import complete_model
 from cli.core.constraint_words import WORDS_TEXT, constraints_of_words
 from cli.core.conversation import number_if_one
-from cli.core.explain_text import explain_lines
+from cli.core.explain_text import explain_lines, prompt_lines
 from cli.core.listing_rows import (
     CONSTRAINT_HEADINGS,
     LOADED_HEADINGS,
@@ -33,6 +33,7 @@ _CRASHES_WITHIN_S = 1.0
 # A test of a device has 30 s, and may wait for the one before it.
 _TEST_WITHIN_S = 75.0
 _PATH = "/puna/v1/placements"
+_EXPLAIN = "/puna/v1/explain"
 
 
 @app.command()
@@ -153,16 +154,38 @@ def explain(
     ] = None,
     require_gpu: Annotated[bool, typer.Option("--require-gpu", help="As if a GPU were required.")] = False,
     last: Annotated[bool, typer.Option("--last", help="The last decision, not a hypothetical one.")] = False,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT|FILE", help="The replica that a request with it would go to; a file may hold messages."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say why a model lies where it does, or where it would go. With every figure."""
+    """Say why a model lies where it does, or where it would go; with --prompt, where a request would go."""
+    if prompt is not None:
+        _explain_prompt(model, prompt, is_alone=num_ctx is None and not require_gpu and not last, as_json=as_json)
+        return
     options = {"num_ctx": num_ctx, "require_gpu": int(require_gpu), "last": int(last)}
     query = urlencode({"model": model, **{name: value for name, value in options.items() if value}})
-    answer = server().get(f"/puna/v1/explain?{query}")
+    answer = server().get(f"{_EXPLAIN}?{query}")
     if as_json:
         print_json(answer)
         return
     for line in explain_lines(answer, now_unix_s=time.time()):
+        print(line)
+
+
+def _explain_prompt(model: str, prompt: str, *, is_alone: bool, as_json: bool) -> None:
+    from cli.commands.question_files import read_prompt
+
+    if not is_alone:
+        raise CommandFailed("--prompt asks about replicas that run; give no other option with it", ExitCode.USAGE)
+    answer = server().send("POST", f"{_EXPLAIN}/prompt", {"model": model, **read_prompt(prompt)})
+    if as_json:
+        print_json(answer)
+        return
+    for line in prompt_lines(answer):
         print(line)
 
 

@@ -116,7 +116,7 @@ def remove_short_path(home: Home) -> None:
 def sockets(home: Home) -> Iterator[Path]:
     """Every socket file of the home."""
     for directory in (home.real / "run", home.real / "runners"):  # the second is the host's, for its runners
-        for path in directory.glob("*"):
+        for path in directory.rglob("*"):
             if path.is_socket():
                 yield path
 

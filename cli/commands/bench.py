@@ -41,6 +41,7 @@ def bench(options: BenchOptions, *, as_json: bool) -> None:
     """
     console = Console(stderr=True, highlight=False)
     run = _Bench(options, Server.of(), _say_on(console))
+    run.server.check_alive(None)
     stopped = False
     try:
         with console.status(f"measuring {options.model}") if console.is_terminal else nullcontext():

@@ -76,7 +76,7 @@ def _whole(name: str, text: str) -> int:
         raise ValueError(f"{name} is a whole number, not {text[:64]!r}") from error
 
 
-_TEXTS = ("backend", "max_shape", "policy", "cache_type_k", "cache_type_v", "flash_attention")
+_TEXTS = ("backend", "max_shape", "policy", "cache_type_k", "cache_type_v", "flash_attention", "draft")
 _MODEL_NUMBERS = ("num_gpu", "main_gpu", "num_ctx", "num_batch", "num_thread")
 _REPLICA_NUMBERS = ("replicas_min", "replicas_max", "priority", "slots")
 # How the text of each name is read, beside the switches.

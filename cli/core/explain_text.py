@@ -15,6 +15,7 @@ _OUTCOMES = {
     "measure_failed": "could not be measured",
     "none": "has not been decided about",
 }
+_CLASSES = {"cache": "kv", "projector": "projector and draft"}  # classes of memory by another name
 _MARKS = {"chosen": "chosen", "fits": "fits  "}
 
 
@@ -50,6 +51,33 @@ def explain_lines(answer: Json, *, now_unix_s: float) -> Iterator[str]:
         yield f"would fit  {other}"
 
 
+def prompt_lines(answer: Json) -> Iterator[str]:
+    """Yield the replica that a request with a prompt would go to, and what each replica holds of it and predicts."""
+    size = f"{answer.get('prompt_bytes')} bytes"
+    if (tokens := answer.get("prompt_tokens")) is not None:
+        size = f"{tokens} tokens, {size}"
+    yield f"{answer.get('model')}: {answer.get('message')} ({size})"
+    for one in answer.get("replicas") or []:
+        mark = _MARKS["chosen" if one.get("is_chosen") else "fits"]
+        held = ", ".join(map(_held_text, one.get("held") or [])) or "nothing"
+        first_ms = one.get("first_token_ms")
+        predicted = (
+            "not measured yet" if first_ms is None else f"{first_ms:.0f} ms, slowdown {one['slowdown_ms']:.0f} ms"
+        )
+        yield (
+            f"{mark}  {one.get('node')}/{one.get('placement')}  slots {one.get('slots_free')} of "
+            f"{one.get('slots_total')} free, holds {held}, first token {predicted} "
+            f"(goes on from {one.get('goes_on_from') or 'nothing'})"
+        )
+    if answer.get("brings_from"):
+        yield f"brings  a state from {answer['brings_from']}, if that is faster"
+
+
+def _held_text(part: Json) -> str:
+    text = f"{part.get('tokens')} tokens in {part.get('place')}"
+    return text if part.get("restore_ms") is None else f"{text} (restore {part['restore_ms']:.0f} ms)"
+
+
 def _crash_line(row: Json, *, now_unix_s: float) -> str:
     text = f"crashes {row.get('node')}  {crash_text(row, now_unix_s=now_unix_s)}"
     left_s = float(row.get("excluded_until_unix_ms") or 0) / 1000 - now_unix_s
@@ -71,6 +99,10 @@ def _drafts(speculation: Json) -> str:
         text += f", {speculation.get('accepted_tokens')} of {speculation['drafted_tokens']} right"
     if speculation.get("drafters_off"):
         text += f", {speculation['drafters_off']} drafters switched off"
+    if speculation.get("draft_off_reason"):
+        text += f", without the draft model: {speculation['draft_off_reason']}"
+    elif speculation.get("draft_ms"):
+        text += f", with a draft model ({speculation['draft_ms']:.1f} ms a token)"
     if not speculation.get("call_ms"):
         return f"{text}, durations of calls not measured yet"
     share = speculation.get("paying_share")
@@ -107,7 +139,7 @@ def _candidate_lines(candidate: Json) -> Iterator[str]:
 def _figures(device: Json, *, estimated: bool) -> str:
     need, have = int(device.get("need_bytes") or 0), int(device.get("available_bytes") or 0)
     classes = " + ".join(
-        f"{'kv' if name == 'cache' else name} {format_bytes(int(device.get(f'{name}_bytes') or 0))}"
+        f"{_CLASSES.get(name, name)} {format_bytes(int(device.get(f'{name}_bytes') or 0))}"
         + (f" ({device['reserve_source']})" if name == "reserve" and device.get("reserve_source") else "")
         for name in ("weights", "cache", "graph", "projector", "reserve", "margin")
         if name != "projector" or device.get("projector_bytes")

@@ -84,7 +84,7 @@ def device_rows(nodes: Sequence[Json], *, now_unix_s: float) -> list[tuple[str, 
             _bytes(device, "reserve_bytes"),
             _bytes(device, "max_bytes"),
             _speed(device),
-            str(len(node.get("runners") or [])),
+            _runners(node.get("runners") or []),
             _bytes(node.get("store") or {}, "free_bytes"),
             ", ".join(_saved(tier) for tier in node.get("states") or []),
             ", ".join(lent_text(one) for one in device.get("lent_to") or []),
@@ -181,6 +181,12 @@ def _replica_bytes(model: Json, devices: Iterable[Json]) -> int:
 
 def _bytes(device: Json, name: str) -> str:
     return format_bytes(int(device[name])) if device.get(name) is not None else ""
+
+
+def _runners(runners: Sequence[Json]) -> str:
+    """Format how many there are, and how many of them do not answer: "2 (1 silent)"."""
+    silent = sum(runner.get("state") == "not_responding" for runner in runners)
+    return f"{len(runners)} ({silent} silent)" if silent else str(len(runners))
 
 
 def _saved(tier: Json) -> str:

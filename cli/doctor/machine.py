@@ -38,6 +38,7 @@ from cli.core.doctor.assessments import (
     assess_port,
     assess_sandbox,
     assess_unused_cards,
+    assess_users,
 )
 from cli.core.doctor.findings import Finding, fail, skip, warn
 from cli.core.formatting import format_bytes
@@ -46,6 +47,7 @@ from cli.settings import CliSettings
 from common.errors import BadModelFile
 from common.network import is_taken, listening_inodes, split_host_port
 from common.sandbox.confinement import landlock_version
+from common.sandbox.own_users import separation_fault
 from common.startup_error import StartupError
 from common.trust.authority import Authority
 from common.trust.certificates import BadCertificate, read_facts, when
@@ -237,6 +239,7 @@ def inspect_limits() -> Iterator[Finding]:
     """Check the limits of this user."""
     yield assess_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield assess_sandbox(landlock_version())
+    yield assess_users(is_root=os.geteuid() == 0, fault=separation_fault())
 
 
 def inspect_certificates(directory: Path) -> Iterator[Finding]:

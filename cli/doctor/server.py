@@ -159,7 +159,7 @@ def _clock(response: httpx.Response, middle_s: float) -> Iterator[Finding]:
 
 def _readiness(server: Server) -> Iterator[Finding]:
     try:
-        response = server.answer("GET", "/readyz", timeout=_ANSWER_WITHIN_S)
+        response = server.answer("GET", "/readyz", answer_within_s=_ANSWER_WITHIN_S)
     except CommandFailed as error:
         yield fail("server", str(error), "look at its log")
         return

@@ -8,7 +8,7 @@ import structlog
 from grpc import aio
 
 from common.grpc.errors import domain_errors
-from common.grpc.server import MESSAGE_BYTES_MAX, REQUEST_ID_KEY
+from common.grpc.server import KEEPALIVE_OPTIONS, MESSAGE_BYTES_MAX, REQUEST_ID_KEY
 from common.grpc.trusted_channel import TrustedChannel
 from common.network import UNIX_PREFIX
 from common.telemetry import tracing
@@ -24,14 +24,10 @@ _REFUSED = "unix:/dev/null/refused"
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
-# Silent loss of a peer is noticed within 8 s, also on a channel without calls.
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
+    *KEEPALIVE_OPTIONS.items(),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.keepalive_time_ms", 5000),
-    ("grpc.keepalive_timeout_ms", 3000),
-    ("grpc.http2.ping_timeout_ms", 3000),  # a peer that stands still: its kernel acknowledges what is sent
-    ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),

@@ -5,6 +5,7 @@ fields of other messages that are narrower.
 """
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +53,8 @@ class OutOfRange:
 class _Field:
     name: str
     low: float
-    high: float
+    high: float  # finite, so that inf is out of every range
+    is_plain: bool  # one number
     is_message: bool
     is_repeated: bool
     is_map: bool
@@ -68,6 +70,10 @@ def find_out_of_range(message: Message) -> OutOfRange | None:
     if fields is None:
         fields = _fields[name] = tuple(_fields_of(message.DESCRIPTOR))
     for field in fields:
+        if field.is_plain:
+            if not field.low <= (value := getattr(message, field.name)) <= field.high:  # nan is in no range
+                return OutOfRange(path=field.name, value=value, low=field.low, high=field.high)
+            continue
         found = _find_in_messages(message, field) if field.is_message else _find_in_numbers(message, field)
         if found is not None:
             return found
@@ -88,8 +94,8 @@ def _find_in_messages(message: Any, field: _Field) -> OutOfRange | None:
 
 def _find_in_numbers(message: Any, field: _Field) -> OutOfRange | None:
     content = getattr(message, field.name)
-    for value in content.values() if field.is_map else content if field.is_repeated else (content,):
-        if not field.low <= value <= field.high or not math.isfinite(value):  # nan is in no range
+    for value in content.values() if field.is_map else content:
+        if not field.low <= value <= field.high:
             return OutOfRange(path=field.name, value=value, low=field.low, high=field.high)
     return None
 
@@ -112,8 +118,9 @@ def _fields_of(descriptor: Any, around: frozenset[str] = frozenset()) -> Iterato
         if is_message or is_float or (is_integer and high < math.inf):
             yield _Field(
                 name=field.name,
-                low=0 if is_unsigned or (is_float and high < math.inf) else -high,
-                high=high,
+                low=0 if is_unsigned or (is_float and high < math.inf) else max(-high, -sys.float_info.max),
+                high=min(high, sys.float_info.max),
+                is_plain=not (is_message or is_map or field.is_repeated),
                 is_message=is_message,
                 is_repeated=field.is_repeated,
                 is_map=is_map,

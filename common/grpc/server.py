@@ -40,14 +40,28 @@ else:
 
 REQUEST_ID_KEY = "x-request-id"
 MESSAGE_BYTES_MAX = 32 * 1024 * 1024
-# Peers ping every 5 s also without calls; the default minimum of 5 min would answer them with too_many_pings.
+# Both sides of a connection notice within 8 s that the other one is silent, also without calls. The timeout of the
+# keepalive is that of TCP, and the kernel of a stopped process acknowledges; that of the ping is for its answer.
+KEEPALIVE_OPTIONS: Mapping[str, int] = {
+    "grpc.keepalive_time_ms": 5000,
+    "grpc.keepalive_timeout_ms": 3000,
+    "grpc.http2.ping_timeout_ms": 3000,
+    "grpc.keepalive_permit_without_calls": 1,
+}
 SERVER_OPTIONS: Mapping[str, int] = {
+    **KEEPALIVE_OPTIONS,
     "grpc.max_receive_message_length": MESSAGE_BYTES_MAX,
     "grpc.max_send_message_length": MESSAGE_BYTES_MAX,
     "grpc.max_concurrent_streams": 1024,
+    # Less than between pings of clients: the default minimum of 5 min would answer them with too_many_pings.
     "grpc.http2.min_ping_interval_without_data_ms": 4000,
-    "grpc.keepalive_permit_without_calls": 1,
     "grpc.so_reuseport": 0,  # a second process on the same port must fail, not share it
+}
+# Clients may be far away: a bad network may be silent for a while.
+CLIENT_OPTIONS: Mapping[str, int] = {
+    "grpc.keepalive_time_ms": 15_000,
+    "grpc.keepalive_timeout_ms": 10_000,
+    "grpc.http2.ping_timeout_ms": 10_000,
 }
 # A listener for callers that nothing is known of: few short calls.
 STRANGER_OPTIONS: Mapping[str, int] = {
@@ -66,6 +80,13 @@ class Audience(Enum):
     CLUSTER = auto()  # processes of the cluster
     CLIENTS = auto()  # clients, whose keys are checked call by call
     STRANGERS = auto()  # machines of which nothing is known: everything is limited
+
+
+_AUDIENCE_OPTIONS: Mapping[Audience, Mapping[str, int]] = {
+    Audience.CLUSTER: {},
+    Audience.CLIENTS: CLIENT_OPTIONS,
+    Audience.STRANGERS: STRANGER_OPTIONS,
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,7 +143,7 @@ def bind_server(
         raise StartupError(fault)
     server = aio.server(
         interceptors=[CallInterceptor(identity, revocations), *interceptors],
-        options=list({**SERVER_OPTIONS, **(STRANGER_OPTIONS if audience is Audience.STRANGERS else {})}.items()),
+        options=list({**SERVER_OPTIONS, **_AUDIENCE_OPTIONS[audience]}.items()),
         maximum_concurrent_rpcs=_STRANGERS_MAX if audience is Audience.STRANGERS else None,
     )
     register(server)

@@ -3,11 +3,12 @@
 Entered while there is one thread, because Landlock holds for the calling thread and for threads and processes that
 begin later. From then on the process gains no privileges, has none of root's, leaves no core file, signals nothing
 outside, reads its model's files and the system's libraries only, creates nothing but its own socket, and connects to
-nothing unless it uses lent devices or sends traces (with GPUs or traces it may connect to Unix sockets). A worker that
-only computes has no device, no socket and no program either. Kernels without Landlock give less; `puna doctor` reports
-it.
+nothing unless it uses lent devices or sends traces (with GPUs or traces it may connect to Unix sockets). Runners of a
+host of root are users of their own. Runners that serve nothing start no processes, and those that end soon have limits
+of processor time and memory. A worker that only computes has no device, no socket and no program either. Kernels
+without Landlock give less; `puna doctor` reports it.
 
-Source: Documentation/userspace-api/landlock.rst of Linux.
+Source: Documentation/userspace-api/landlock.rst of Linux; for core files fs/coredump.c, core(5).
 """
 
 import ctypes
@@ -17,21 +18,50 @@ import resource
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
 
-_NO_NEW_PRIVILEGES, _SET_SECCOMP, _SECCOMP_FILTER = 38, 22, 2  # of prctl
+_SET_DUMPABLE, _KEEP_CAPABILITIES, _SET_SECCOMP, _NO_NEW_PRIVILEGES, _AMBIENT = 4, 8, 22, 38, 47  # of prctl
+_SECCOMP_FILTER, _RAISE = 2, 2
 _CAPABILITIES = struct.pack("=Ii", 0x20080522, 0)  # of capset: version 3, this thread
-_READ_ANY = 1 << 2  # CAP_DAC_READ_SEARCH
+_DAC_READ_SEARCH = 2
+_READ_ANY = 1 << _DAC_READ_SEARCH
+# What a host of root needs, so that its runners are users of their own: to become one, hand it its folder, end it,
+# connect to its sockets, and find it again after a restart; and that a runner reads files in folders of root.
+SEPARATION = {
+    "CAP_CHOWN": 0,
+    "CAP_DAC_OVERRIDE": 1,
+    "CAP_DAC_READ_SEARCH": _DAC_READ_SEARCH,
+    "CAP_KILL": 5,
+    "CAP_SETGID": 6,
+    "CAP_SETUID": 7,
+    "CAP_SYS_PTRACE": 19,
+}
+OWN_USER = "--own-user"  # on the command line
+# One for each number of a process, so that no two that live have the same. Above the ranges of distributions,
+# containers and directory services, below 2^31.
+RUNNER_USERS = range(0x7E00_0000, 0x7E00_0000 + (1 << 22))
+# Threads and processes of a runner: several pools with one for each core, those of gRPC and of drivers.
+_TASKS_MAX, _TASKS_PER_CORE = 256, 16
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same numbers on every architecture
 _ASK_VERSION, _PATH_BENEATH, _PORT = 1, 1, 2
 
-# What the kernel calls the processor, and its numbers of io_uring_setup, which could connect too, connect and socket.
-_MACHINES = {"x86_64": (0xC000003E, (425, 42, 41)), "aarch64": (0xC00000B7, (425, 203, 198))}
-_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_GREATER, _RETURN = 0x20, 0x15, 0x25, 0x06  # of BPF
+# What the kernel calls the processor, and its numbers of calls. io_uring could connect, too.
+_MACHINES = {
+    "x86_64": (
+        0xC000003E,
+        {"io_uring_setup": 425, "connect": 42, "socket": 41, "fork": 57, "vfork": 58, "clone": 56, "clone3": 435},
+    ),
+    "aarch64": (0xC00000B7, {"io_uring_setup": 425, "connect": 203, "socket": 198, "clone": 220, "clone3": 435}),
+}
+_CONNECTS, _PROCESSES = ("io_uring_setup", "connect"), ("fork", "vfork")
+_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_GREATER, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06  # of BPF
+_NUMBER, _MACHINE, _FIRST_ARGUMENT = 0, 4, 16  # places in struct seccomp_data
 _REFUSE, _ALLOW = 0x00050000, 0x7FFF0000  # an errno is added to the first
 _X32_BIT = 0x3FFFFFFF
+_CLONE_THREAD = 0x10000
 # Rights on files, by bit.
 _EXECUTE, _WRITE, _READ, _READ_FOLDER = 0x1, 0x2, 0x4, 0x8
 _MAKE_SOCKET, _TRUNCATE, _IOCTL = 0x200, 0x4000, 0x8000
@@ -75,6 +105,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", *_CARDS, "dri", "shm")
 _COLLECTORS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _COLLECTOR_PORTS = (80, 443, 4317, 4318)
 _CUDA_CACHE = "~/.nv/ComputeCache"
+_USABLE = os.R_OK | os.W_OK
 
 
 def landlock_version() -> int:
@@ -84,17 +115,33 @@ def landlock_version() -> int:
     return max(0, int(ctypes.CDLL(None).syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))))
 
 
-def confine(arguments: Sequence[str]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of a runner. 0: none."""
+
+    cpu_s: int = 0
+    memory_bytes: int = 0  # of addresses, beside those that it has and those of its files, which it may map
+    opens_devices: bool = True  # drivers of GPUs reserve more addresses than there is memory, and may start programs
+    starts_processes: bool = False
+
+
+def confine(arguments: Sequence[str], limits: Limits) -> None:
     """Confine this process to what its command line names: files to read, the folder of a socket, lent devices."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    forbid_core_files()
     if sys.platform != "linux":
         return
     library = ctypes.CDLL(None)
     own = tuple(readable(arguments))
+    has_gpus, ports = any(_nodes(_CARDS)), collector_ports()
+    if OWN_USER in arguments and _become_own_user(library, own, tuple(_socket_folders(arguments))):
+        _lower(resource.RLIMIT_NPROC, _TASKS_MAX + _TASKS_PER_CORE * (os.cpu_count() or 1))
+    memory_bytes = 0 if limits.opens_devices and has_gpus else limits.memory_bytes
+    _limit_use(limits.cpu_s, memory_bytes, files_bytes=sum(map(os.path.getsize, _files_of(arguments))))
     _enter(library, own)
-    ports = collector_ports()
-    if not uses_lent_devices(arguments) and not any(_nodes(_CARDS)) and not ports:
-        _forbid_calls(library, 2)
+    if not has_gpus:
+        connects = uses_lent_devices(arguments) or ports
+        processes = limits.starts_processes or (limits.opens_devices and any(_nodes(("dri",))))
+        _forbid_calls(library, () if connects else _CONNECTS, processes=processes)
     files = (
         (own, _READ | _READ_FOLDER | _EXECUTE),
         (chain(_nodes(_DEVICES), [Path("/proc/self")]), _READ | _READ_FOLDER | _WRITE | _IOCTL),
@@ -108,29 +155,79 @@ def confine(arguments: Sequence[str]) -> None:
 
 def confine_worker(*, reads_libraries: bool = True) -> None:
     """Confine this process, which only computes, to its open files and, unless all is imported, Python's modules."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    forbid_core_files()
     if sys.platform != "linux":
         return
     library = ctypes.CDLL(None)
     files = tuple(readable(())) if reads_libraries else ()
     _enter(library, files)
-    _forbid_calls(library, 3)
+    _forbid_calls(library, (*_CONNECTS, "socket"), processes=False)
     _restrict(library, ((files, _READ | _READ_FOLDER),))
 
 
+def forbid_core_files() -> None:
+    """Leave no core file, which would hold prompts. A limit of 1 is that which programs in `core_pattern` obey, too."""
+    _lower(resource.RLIMIT_CORE, 1)
+
+
+def _limit_use(cpu_s: int, memory_bytes: int, *, files_bytes: int) -> None:
+    if cpu_s:
+        _lower(resource.RLIMIT_CPU, cpu_s)
+    if memory_bytes:
+        used_pages = int(Path("/proc/self/statm").read_text().split()[0])
+        _lower(resource.RLIMIT_AS, used_pages * resource.getpagesize() + memory_bytes + files_bytes)
+
+
+def _lower(kind: int, most: int) -> None:
+    """Set a limit for good; one that is lower already stays."""
+    hard = resource.getrlimit(kind)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (most, most))
+
+
+def _become_own_user(library: ctypes.CDLL, files: Sequence[Path], folders: Iterable[Path]) -> bool:
+    """Become a user that no other process is, and own the folders of its sockets. The host has all of `SEPARATION`.
+
+    False: it stays root, because a file or a device would be out of reach, as with FUSE.
+    """
+    user, groups = RUNNER_USERS[os.getpid()], os.getgroups()
+    reached = [path for path in files if not _is_refused(path)]
+    nodes = [node for node in _nodes((*_CARDS, "dri/*")) if node.is_char_device() and os.access(node, _USABLE)]
+    # Drivers give devices to a group, of which root need not be a member.
+    os.setgroups(sorted({node.stat().st_gid for node in nodes} - {0}))
+    os.setegid(user)
+    os.seteuid(user)
+    _hold(library, effective=_READ_ANY, permitted=sum(1 << number for number in SEPARATION.values()))
+    fits = not any(map(_is_refused, reached)) and all(os.access(node, _USABLE, effective_ids=True) for node in nodes)
+    os.seteuid(0)
+    os.setegid(0)
+    if not fits:
+        os.setgroups(groups)
+        return False
+    for folder in folders:
+        os.chown(folder, user, user)
+    library.prctl(_KEEP_CAPABILITIES, 1, 0, 0, 0)  # until `_enter`
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    library.prctl(_SET_DUMPABLE, 1, 0, 0, 0)  # its own files in /proc belong to it, as before
+    return True
+
+
 def _enter(library: ctypes.CDLL, files: Iterable[Path]) -> None:
-    """Give up privileges for good. Root keeps the capability to read files of other users if it has to read some."""
+    """Give up privileges for good. One of root keeps the capability to read files of other users if it has to."""
     library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    is_root = _hold(library, permitted=_READ_ANY)
-    if is_root and any(map(_is_refused, files)):
-        _hold(library, effective=_READ_ANY, permitted=_READ_ANY)
+    may_read = _hold(library, permitted=_READ_ANY)
+    if may_read and any(map(_is_refused, files)):
+        _hold(library, effective=_READ_ANY, permitted=_READ_ANY, inheritable=_READ_ANY)
+        if os.geteuid():  # a program that it starts, too: the decoder of images
+            library.prctl(_AMBIENT, _RAISE, _DAC_READ_SEARCH, 0, 0)
     else:
         _hold(library)
 
 
-def _hold(library: ctypes.CDLL, *, effective: int = 0, permitted: int = 0) -> bool:
+def _hold(library: ctypes.CDLL, *, effective: int = 0, permitted: int = 0, inheritable: int = 0) -> bool:
     """Hold these capabilities and no others; False: one of them was not held."""
-    return not library.capset(_CAPABILITIES, struct.pack("=6I", effective, permitted, 0, 0, 0, 0))
+    return not library.capset(_CAPABILITIES, struct.pack("=6I", effective, permitted, inheritable, 0, 0, 0))
 
 
 def _is_refused(path: Path) -> bool:
@@ -171,26 +268,37 @@ def _restrict(
     os.close(ruleset)
 
 
-def _forbid_calls(library: ctypes.CDLL, count: int) -> None:
-    """Refuse the first `count` calls of the table: Landlock lets Unix sockets through. Drivers of GPUs connect."""
+def _forbid_calls(library: ctypes.CDLL, names: Iterable[str], *, processes: bool) -> None:
+    """Refuse calls, and unless it may start `processes` those that start one; threads may begin.
+
+    Landlock lets Unix sockets through. Drivers of GPUs connect.
+    """
     if os.uname().machine not in _MACHINES:
         return
     machine, numbers = _MACHINES[os.uname().machine]
-    refused = [(_JUMP_IF_EQUAL, count - place, 0, number) for place, number in enumerate(numbers[:count])]
+    refused = [numbers[name] for name in (*names, *(() if processes else _PROCESSES)) if name in numbers]
+    steps: list[tuple[int, str, str, int]] = [
+        (_LOAD, "", "", _MACHINE),
+        (_JUMP_IF_EQUAL, "", "refuse", machine),
+        (_LOAD, "", "", _NUMBER),
+        (_JUMP_IF_GREATER, "refuse", "", _X32_BIT),
+        *((_JUMP_IF_EQUAL, "refuse", "", number) for number in refused),
+    ]
+    if not processes:
+        steps += [
+            (_JUMP_IF_EQUAL, "unknown", "", numbers["clone3"]),  # flags unseen; libraries then use `clone`
+            (_JUMP_IF_EQUAL, "", "allow", numbers["clone"]),
+            (_LOAD, "", "", _FIRST_ARGUMENT),
+            (_JUMP_IF_SET, "allow", "refuse", _CLONE_THREAD),
+        ]
+    ends = {"allow": _ALLOW, "refuse": _REFUSE | errno.EACCES, "unknown": _REFUSE | errno.ENOSYS}
+    places = {name: len(steps) + place for place, name in enumerate(ends)}
     program = b"".join(
-        struct.pack("=HBBI", *step)
-        for step in (
-            (_LOAD, 0, 0, 4),  # the machine that the call is for
-            (_JUMP_IF_EQUAL, 0, count + 3, machine),
-            (_LOAD, 0, 0, 0),  # the number of the call
-            (_JUMP_IF_GREATER, count + 1, 0, _X32_BIT),
-            *refused,
-            (_RETURN, 0, 0, _ALLOW),
-            (_RETURN, 0, 0, _REFUSE | errno.EACCES),
-        )
-    )
-    steps = ctypes.create_string_buffer(program, len(program))
-    library.prctl(_SET_SECCOMP, _SECCOMP_FILTER, struct.pack("@HP", len(program) // 8, ctypes.addressof(steps)))
+        struct.pack("=HBBI", code, *(places[end] - place - 1 if end else 0 for end in (true, false)), number)
+        for place, (code, true, false, number) in enumerate(steps)
+    ) + b"".join(struct.pack("=HBBI", _RETURN, 0, 0, end) for end in ends.values())
+    content = ctypes.create_string_buffer(program, len(program))
+    library.prctl(_SET_SECCOMP, _SECCOMP_FILTER, struct.pack("@HP", len(program) // 8, ctypes.addressof(content)))
 
 
 def _allow(library: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
@@ -214,13 +322,19 @@ def readable(arguments: Iterable[str]) -> Iterator[Path]:
     code += [f"{sys.base_prefix}/{name}" for name in ("bin", "lib", "lib64")]  # the base may be /usr
     given = (os.environ.get(name, "") for name in _GIVEN)
     libraries = filter(None, ":".join(given).split(":"))
-    named = (text.rpartition("=")[0] or text for text in arguments)  # --adapter PATH=SCALE
-    files = (text for text in chain(arguments, named) if os.path.isfile(text))  # noqa: PTH113  # takes any text
     system = (*_LIBRARIES, *(f"/etc/{name}" for name in _CONFIGURATION), *(f"/proc/{name}" for name in _PROC))
     shared = (f"/usr/share/{name}" for name in _SHARED)
     programs = (path for path in Path("/usr").glob("*") if path.name != "share")
     vendors = chain.from_iterable(Path("/opt").glob(name) for name in _VENDORS)
-    return chain(programs, vendors, (Path(text) for text in chain(system, shared, code, libraries, files)))
+    return chain(
+        programs, vendors, (Path(text) for text in chain(system, shared, code, libraries, _files_of(arguments)))
+    )
+
+
+def _files_of(arguments: Iterable[str]) -> Iterator[str]:
+    words = tuple(arguments)
+    named = (text.rpartition("=")[0] for text in words)  # --adapter PATH=SCALE
+    return (text for text in chain(words, named) if os.path.isfile(text))  # noqa: PTH113  # takes any text
 
 
 def _socket_folders(arguments: Iterable[str]) -> Iterator[Path]:

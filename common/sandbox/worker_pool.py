@@ -27,11 +27,14 @@ class WorkerLost(Exception):  # says what happened, as all errors here do
 
 
 class WorkerPool:
-    """Processes of one module, a few at a time and one for each tenant. They start with their first use."""
+    """Processes of one module, a few at a time and `per_sender` for each sender. They start with their first use."""
 
-    def __init__(self, module: str, *arguments: str, workers: int = WORKERS, niceness: int = 0) -> None:
+    def __init__(
+        self, module: str, *arguments: str, workers: int = WORKERS, per_sender: int = 1, niceness: int = 0
+    ) -> None:
         """Name the module whose process, when it is run with the arguments, calls `serve_frames`."""
-        self._lanes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._per_sender = per_sender
+        self._lanes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._idle: asyncio.Queue[Worker] = asyncio.Queue(maxsize=workers)
         for _ in range(workers):
             self._idle.put_nowait(Worker(module, *arguments, niceness=niceness))
@@ -49,13 +52,13 @@ class WorkerPool:
             await self._idle.get_nowait().kill()
 
     @contextlib.asynccontextmanager
-    async def worker(self, tenant: str | None) -> "AsyncIterator[Worker]":
-        """Have a worker, once the tenant has no other; None: all callers are one and share every worker.
+    async def worker(self, sender: str) -> "AsyncIterator[Worker]":
+        """Have a worker, once the sender has fewer than it may.
 
         Raises:
             TimeoutError: none became free in WAIT_S_MAX.
         """
-        lane = asyncio.Lock() if tenant is None else self._lanes.setdefault(tenant, asyncio.Lock())
+        lane = self._lanes.setdefault(sender, asyncio.Semaphore(self._per_sender))
         worker = await self._take(lane)
         try:
             yield worker
@@ -63,7 +66,7 @@ class WorkerPool:
             self._idle.put_nowait(worker)
             lane.release()
 
-    async def _take(self, lane: asyncio.Lock) -> "Worker":
+    async def _take(self, lane: asyncio.Semaphore) -> "Worker":
         if not lane.locked() and not self._idle.empty():  # nearly always: no timer
             await lane.acquire()
             return self._idle.get_nowait()

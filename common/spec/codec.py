@@ -7,7 +7,7 @@ process that holds the value, and is not converted.
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from enum import StrEnum
+from enum import Enum
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from google.protobuf.descriptor import EnumDescriptor
@@ -24,7 +24,7 @@ class Value(Protocol):
 
 ValueT = TypeVar("ValueT", bound=Value)
 MessageT = TypeVar("MessageT", bound=Message)
-EnumT = TypeVar("EnumT", bound=StrEnum)
+EnumT = TypeVar("EnumT", bound=Enum)
 
 
 class EnumCodec(Generic[EnumT]):
@@ -59,7 +59,7 @@ class EnumCodec(Generic[EnumT]):
 
     def to_json(self, member: EnumT) -> str:
         """Convert a member to its text."""
-        return member.value
+        return str(member.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

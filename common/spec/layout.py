@@ -64,6 +64,7 @@ class Layout:
     main_device: int = 0  # index into `devices`, for what a row split does not share out
     op_offload: bool | None = None  # large batches compute host weights on a device; None: on
     ubatch_tokens: int = 0  # tokens of one graph; 0: as `batch_tokens`
+    draft_digest: str = ""  # of the model that guesses tokens for this one; empty: none
     # Not to be requested: see `runner.core.layout.cache_sizes`.
     separate_caches: bool = field(default=False, metadata={"local": True})
 

@@ -12,4 +12,6 @@ class Speculation:
     accepted_tokens: int = 0  # those of them that were right
     drafters_off: int = 0  # switched off for one sequence, because they failed or were slow
     call_ms: float = 0.0  # of a decode call with one input; 0: durations are not known yet
+    draft_ms: float = 0.0  # of one token that the draft model guesses; 0: there is none
+    draft_off_reason: str = ""  # why the draft model of the layout is not used; empty: it is, or there is none
     paying_share: float | None = None  # fewest right guesses that pay for one sequence; None: none do, or not known

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from common.clock import NS_PER_S, Clock
 from common.errors import RequestTimeout, RunnerLost
+from common.spec.bands import Band
 from gateway.answers.attempts import LOST_TEXT, Attempts
 from gateway.answers.markers import MarkerIds
 from gateway.answers.output import OutputParser, OutputPlan
@@ -41,6 +42,7 @@ class Work:
     constraint: Constraint | None  # as it was checked
     deadline_s: float
     cache_salt: str = ""  # what is held of its prompt serves no request of another one
+    band: Band = Band.NORMAL
     prefixes: PromptPrefixes = NO_PREFIXES  # of the prompt; none: nothing that is held shall be used
 
 
@@ -102,7 +104,9 @@ class Generation:
                 RunnerCall(events, connection.streams) as call,
             ):
                 async for event in call:
-                    match event.WhichOneof("event"):
+                    kind = event.WhichOneof("event")
+                    call.is_paused = kind == "paused"
+                    match kind:
                         case "tokens":
                             for delta in self._take(event.tokens, prompt, connection, spent):
                                 yield delta
@@ -145,7 +149,7 @@ class Generation:
             context_tokens=self.context_tokens,
             delivered=self.begun.token_ids if self.begun else (),
             cache_salt=work.cache_salt,
-            prefix_names=work.prefixes.names,
+            band=work.band,
             state_node_id=self.attempts.state_node_id(connection, work.prefixes),
         )
         return await beside_loop(prompt.size_bytes, message)

@@ -160,7 +160,7 @@ class Inference:
             assert route is not None
         record.model = route.model.name
         self._check_quarantine(request)
-        self.dispatcher.check_room(parse_model_name(route.model.name).key, claim(0).tenant)
+        self.dispatcher.check_room(parse_model_name(route.model.name).key, claim(0))
         yield await self._prepare(request, route, record, deadline_s)
 
     async def _prepare(
@@ -198,7 +198,7 @@ class Inference:
         salt = cache_salt()
         prefixes = NO_PREFIXES
         if plan.cache_prompt:
-            prefixes = await beside_loop(prompt.size_bytes, lambda: name_prefixes(prompt.pieces(), salt=salt))
+            prefixes = await beside_loop(prompt.size_bytes, lambda: name_prefixes(prompt.parts(), salt=salt))
         return Work(
             request=request,
             route=route,
@@ -208,6 +208,7 @@ class Inference:
             constraint=constraint,
             deadline_s=deadline_s,
             cache_salt=salt,
+            band=claim(0).band,
             prefixes=prefixes,
         )
 

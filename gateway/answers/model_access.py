@@ -19,6 +19,7 @@ from gateway.core.models.stored_model import own_context, with_stored_texts
 from gateway.core.output_parsers.syntax import syntax_of, syntax_of_parser
 from gateway.core.prepare.capabilities import check_capabilities, check_usable
 from gateway.core.prepare.literals import Picture, TokenIds
+from gateway.core.prepare.prompt import Prompt
 from gateway.core.request.answers import AnswerRequest, Chat, Dialect, LoadEvent, RawPrompt, Think
 from gateway.core.request.model_names import model_not_found, parse_model_name
 from gateway.core.request.option_table import load_options, over
@@ -209,11 +210,20 @@ class ModelAccess:
     async def _tokenize(self, model: str, prompt: Chat | RawPrompt, think: Think | None) -> runner_pb2.TokenizeResponse:
         request = AnswerRequest(dialect=Dialect.ANTHROPIC, model=model, prompt=prompt, think=think)
         async with self._any_replica(model) as (route, connection):
-            stored = with_stored_texts(request, route.model)
-            if isinstance(prompt, Chat):  # any model has a vocabulary
-                check_capabilities(stored, route.model)
-            whole = await make_prompt(self.prompts, route.model, stored)
-            return await tokenize(connection.runner, whole)
+            return await tokenize(connection.runner, await self._rendered(request, route.model))
+
+    async def prompt(self, model: str, prompt: Chat | RawPrompt, think: Think | None) -> tuple[RouteInfo, Prompt]:
+        """Render a prompt as an answer would, for a model that need not be loaded."""
+        route = self.known_route(model)
+        check_usable(route.model)
+        request = AnswerRequest(dialect=Dialect.ANTHROPIC, model=model, prompt=prompt, think=think)
+        return route, await self._rendered(request, route.model)
+
+    async def _rendered(self, request: AnswerRequest, model: ModelInfo) -> Prompt:
+        stored = with_stored_texts(request, model)
+        if isinstance(request.prompt, Chat):  # any model has a vocabulary
+            check_capabilities(stored, model)
+        return await make_prompt(self.prompts, model, stored)
 
     async def detokenize(self, model: str, ids: list[int]) -> bytes:
         """Return the bytes of token ids. Loads the model if need be."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from common.spec import codecs
+from common.spec.bands import Band
 from common.spec.codec import Codec
 from gateway.core.models.routes import ReplicaInfo
 from gateway.core.prepare.literals import Literal, Picture, Text, TokenIds
@@ -57,7 +58,7 @@ def generate_request(  # noqa: PLR0913  # one name for each part of the message
     context_tokens: int | None,
     delivered: Sequence[int] = (),
     cache_salt: str = "",
-    prefix_names: Sequence[int] = (),
+    band: Band = Band.NORMAL,
     state_node_id: str = "",
 ) -> runner_pb2.GenerateRequest:
     """Build the request to a runner. `delivered` are the tokens that another runner has produced already."""
@@ -76,9 +77,10 @@ def generate_request(  # noqa: PLR0913  # one name for each part of the message
         shift=request.shift,
         cache_prompt=plan.cache_prompt,
         speculates=plan.speculates,
+        speculative_tokens=plan.speculative_tokens,
         resume_token_ids=delivered,
         cache_salt=cache_salt,
-        prefix_names=prefix_names,
+        band=codecs.BAND.to_proto(band),
         state_node_id=state_node_id,
     )
     _write(prompt, message)

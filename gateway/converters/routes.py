@@ -7,7 +7,9 @@ from typing import Any
 
 import orjson
 
+from common.clock import MS_PER_S
 from common.telemetry.logs import get_logger
+from gateway.core.dispatch.prompt_prefixes import Holdings
 from gateway.core.models.routes import DeviceShare, ModelInfo, ReplicaInfo, ReplicaState, RouteInfo
 from gateway.core.models.stored_model import sampling_of_metadata, stored_messages, usable_parameters
 from protos import cluster_pb2, scheduler_pb2
@@ -84,6 +86,14 @@ def replica_state(state: cluster_pb2.RunnerState.ValueType) -> ReplicaState:
             return ReplicaState.BROKEN
         case _:
             return ReplicaState.LOADING
+
+
+def holdings_of(held: cluster_pb2.HeldPrefixes) -> Holdings:
+    """Translate what a runner holds; of a name that several states of a tier have, the newest state counts."""
+    tiers: dict[str, dict[int, float]] = {}
+    for state in reversed(held.saved):
+        tiers.setdefault(state.tier, {}).update(dict.fromkeys(state.names, state.restore_ms / MS_PER_S))
+    return Holdings(frozenset(held.names), tiers)
 
 
 def replica_from_proto(replica: scheduler_pb2.Replica) -> ReplicaInfo:

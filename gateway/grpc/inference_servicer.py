@@ -54,6 +54,7 @@ _LIMIT_FIELDS = {
     "max_tokens": "num_predict",
     "context_tokens": "num_ctx",
     "keep_tokens": "num_keep",
+    "speculative_tokens": "speculative_tokens",
     "think_budget": "think_budget",
 }
 _REASONS = {

@@ -57,6 +57,7 @@ from gateway.http.puna.keys import key_routes
 from gateway.http.puna.operations import operation_routes
 from gateway.http.puna.page_routes import page_routes
 from gateway.http.puna.placements import placement_routes
+from gateway.http.puna.prompt_explanations import prompt_explanation_routes
 from gateway.http.puna.states import state_routes
 from gateway.http.puna.tokens import token_routes
 
@@ -98,6 +99,7 @@ def make_routes(service: Service) -> list[Route]:
         *chaos_routes(service),
         *state_routes(service),
         *placement_routes(service),
+        *prompt_explanation_routes(service),
         *token_routes(service),
         *alias_routes(service),
         *key_routes(service),

@@ -1,4 +1,4 @@
-"""Keys and quotas in Redis: the one module of the gateway that speaks to it.
+"""Keys, quotas and shares in Redis: the one module of the gateway that speaks to it.
 
 Every command has a deadline. After a failure nothing but `look`, which comes every second, tries again: requests do not
 wait for a store that is away.
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from common.errors import StartupError
 from common.redis.client import open_redis
@@ -23,6 +23,8 @@ log = get_logger()
 COMMAND_TIMEOUT_S = 0.5
 # A gateway that was not heard for so long is none any more, as far as shares of quotas go.
 GATEWAY_SILENCE_S = 10.0
+# After this the report of a gateway's shares is stale: several were due since.
+SHARES_SILENCE_S = 2.0
 # The place of a request whose gateway died is free after this.
 LEASE_S = 60.0
 _CONNECTIONS_MAX = 32
@@ -78,7 +80,7 @@ class KeyRedis:
             raise StartupError(f"PUNA_REDIS_URL: {error}") from error
         self._scripts = {
             text: self._redis.register_script(text)
-            for text in (scripts.LOOK, scripts.ADD, scripts.TAKE, scripts.SETTLE, scripts.RENEW)
+            for text in (scripts.LOOK, scripts.ADD, scripts.TAKE, scripts.SETTLE, scripts.RENEW, scripts.SHARE)
         }
         metrics.show_key_store()
         self._is(up=False)
@@ -128,6 +130,12 @@ class KeyRedis:
         arguments = [round(LEASE_S * _MS), *request_ids]
         await self._run(scripts.RENEW, scripts.quota_keys(key_id, ""), arguments)
 
+    async def exchange_shares(self, gateway_id: str, report: str) -> dict[str, str]:
+        """Write this gateway's report of shares; return those of the others."""
+        arguments: list[Any] = [gateway_id, round(SHARES_SILENCE_S * _MS), report]
+        share = self._scripts[scripts.SHARE]
+        return _pairs(await self._ask(lambda: share(keys=[scripts.SHARES], args=arguments), spares_others=True))
+
     async def close(self) -> None:
         """Close all connections."""
         await self._redis.aclose()
@@ -135,13 +143,18 @@ class KeyRedis:
     async def _run(self, script: str, keys: list[str], arguments: Sequence[Any], *, probing: bool = False) -> Any:
         return await self._ask(lambda: self._scripts[script](keys=keys, args=arguments), probing=probing)
 
-    async def _ask(self, command: Callable[[], Awaitable[Result]], *, probing: bool = False) -> Result:
+    async def _ask(
+        self, command: Callable[[], Awaitable[Result]], *, probing: bool = False, spares_others: bool = False
+    ) -> Result:
+        """Run a command. `spares_others`: if Redis does not permit it, as with rules of an earlier build, it is up."""
         if not self.is_up and not probing:
             raise KeyStoreUnavailableError("Redis is away")
         try:
             async with asyncio.timeout(COMMAND_TIMEOUT_S * (2 if probing else 1)):
                 answer = await command()
         except (RedisError, OSError, TimeoutError) as error:
+            if spares_others and isinstance(error, NoPermissionError):
+                raise KeyStoreUnavailableError(str(error)) from error
             if self.is_up:
                 log.warning("keys.store_away", reason=str(error) or type(error).__name__)
             self._is(up=False)

@@ -1,4 +1,4 @@
-"""Scripts that Redis runs in one step for keys and quotas.
+"""Scripts that Redis runs in one step for keys, quotas and shares.
 
 The keys of one script share a hash tag, so that a cluster keeps them on one node. Times are those of Redis: gateways
 need not agree on theirs.
@@ -9,6 +9,7 @@ MADE = "{puna-keys}:made"
 REVOKED = "{puna-keys}:revoked"
 GATEWAYS = "{puna-keys}:gateways"
 USED = "{puna-keys}:used"
+SHARES = "{puna-shares}:reports"
 
 
 def quota_keys(key_id: str, request_id: str) -> list[str]:
@@ -116,4 +117,23 @@ local until_ms = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000 + tonumber(
 for i = 2, #ARGV do redis.call('ZADD', KEYS[2], until_ms, ARGV[i]) end
 redis.call('PEXPIRE', KEYS[2], ARGV[1])
 return 1
+"""
+
+# Replace the report of a gateway, and get those of the others; a gateway that was silent for too long has none.
+# KEYS: shares. ARGV: gateway, silence ms, report. Returns pairs of gateway and report.
+SHARE = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f ', now) .. ARGV[3])
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+local all, others = redis.call('HGETALL', KEYS[1]), {}
+for i = 1, #all, 2 do
+  local written, report = string.match(all[i + 1], '^(%d+) (.*)$')
+  if not written or now - tonumber(written) > tonumber(ARGV[2]) then
+    redis.call('HDEL', KEYS[1], all[i])
+  elseif all[i] ~= ARGV[1] then
+    others[#others + 1], others[#others + 2] = all[i], report
+  end
+end
+return others
 """

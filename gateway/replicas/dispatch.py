@@ -6,7 +6,7 @@ no running replica can serve is loaded through the scheduler, once for all reque
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 
 from common.clock import Clock
@@ -15,10 +15,12 @@ from common.errors import ModelUnavailable, PunaError, QueueFull
 from common.spec import codecs
 from common.spec.load_options import NO_LOAD_OPTIONS, LoadOptions
 from common.telemetry.logs import get_logger
+from gateway import metrics
 from gateway.converters.generation import LOADING, QUEUED
 from gateway.core.dispatch.admission import (
     BUSY_TEXT,
     DrainRate,
+    Grant,
     Waiter,
     check_bytes,
     check_room,
@@ -26,9 +28,10 @@ from gateway.core.dispatch.admission import (
     plan_grants,
     retry_after_s,
 )
-from gateway.core.dispatch.fairness import NO_CLAIM, NO_TENANT, Shares, SlotClaim
+from gateway.core.dispatch.fairness import NO_CLAIM, NOTHING_ELSEWHERE, Shares, SlotClaim, WaitingCounts
 from gateway.core.dispatch.replica_choice import ReplicaCandidate, ReplicaNeed, choose_replica
 from gateway.core.dispatch.resume import Suspicion
+from gateway.core.dispatch.shared_usage import SharedUsage
 from gateway.core.models.routes import RouteInfo
 from gateway.core.request.answers import LoadUpdate, Queued
 from gateway.replicas.replicas import Connection, ReplicaPool
@@ -43,6 +46,8 @@ log = get_logger()
 ASK_AGAIN_S = 1.0
 # Each report of a position wakes a request: many that wait would take more processor time than the answers.
 POSITIONS_S = 0.4
+# A free slot is left to a tenant that waits at another gateway for so long: runners report twice in this time.
+LEFT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +113,32 @@ class _Waiting:
 class _ModelQueue:
     """The requests that wait for one model, oldest first, whose turn it is, and how quickly its requests end."""
 
-    waiting: list[_Waiting] = field(default_factory=list)
+    waiting: dict[int, _Waiting] = field(default_factory=dict)  # by number
+    counts: WaitingCounts = field(default_factory=WaitingCounts)  # of them
     drain: DrainRate = field(default_factory=DrainRate)
     shares: Shares = field(default_factory=Shares)
     reported_s: float = 0.0  # positions, to all
+    left: asyncio.TimerHandle | None = None  # ends the moment in which free slots are left to other gateways
+
+    def add(self, waiting: _Waiting) -> None:
+        """Let a request wait."""
+        self.waiting[waiting.number] = waiting
+        self.counts.add(waiting.request.claim)
+
+    def remove(self, waiting: _Waiting) -> None:
+        """Let it wait no longer, if it does."""
+        if self.waiting.pop(waiting.number, None) is not None:
+            self.counts.add(waiting.request.claim, -1)
+
+    def is_preceded(self, request: SlotRequest) -> bool:
+        """Return True if a free slot is to be left to a tenant at another gateway."""
+        return not request.was_admitted and self.shares.is_preceded(request.claim)
+
+    def stop_leaving(self) -> None:
+        """Leave no slot any more."""
+        if self.left is not None:
+            self.left.cancel()
+            self.left = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +181,10 @@ class LoadJobs:
         """Stop waiting for a load. The scheduler finishes it for later requests."""
         if job := self._jobs.pop(need, None):
             job.task.cancel()
+
+    def has(self, need: LoadNeed) -> bool:
+        """Return True if requests of this gateway wait for such a load, or did."""
+        return need in self._jobs
 
     def is_moving(self, need: LoadNeed) -> bool:
         """Return True while the scheduler works on it: that time does not count as waiting for a slot."""
@@ -280,13 +311,14 @@ class Dispatcher:
         self._queues: dict[str, _ModelQueue] = {}
         self._next_number = 0
         self._waiting_bytes = 0
+        self.usage = SharedUsage()
         self.loads = LoadJobs(scheduler=scheduler, routes=routes, stall_s=load_stall_s, listener=self)
         self.pool = ReplicaPool(
             on_change=self._dispatch_all, clock=clock, is_current=lambda: routes.is_current, connect=connect
         )
         routes.subscribe(self._on_routes)
 
-    def check_room(self, key: str, tenant: str) -> None:
+    def check_room(self, key: str, claim: SlotClaim) -> None:
         """Refuse a request that would find the queue full, before it is prepared.
 
         Raises:
@@ -294,14 +326,14 @@ class Dispatcher:
         """
         queue = self._queues.get(key)
         if queue is not None and queue.waiting:
-            self._check_room(queue, tenant, 0, self._candidates(key))
+            self._check_room(queue, claim, 0, self._candidates(key))
 
     def acquire_at_once(self, request: SlotRequest) -> Connection | None:
         """Take a free slot if no request waits for one; None: `acquire` it. The caller must `release` it."""
         queue = self._queue(request.key)
-        if queue.waiting:
+        if queue.waiting or queue.is_preceded(request):
             return None
-        replica_key = choose_replica(self._candidates(request.key), request.need)
+        replica_key = choose_replica(self._candidates(request.key), request.need, request.claim.band)
         if replica_key is None:
             return None
         self._give(queue, request)
@@ -334,7 +366,7 @@ class Dispatcher:
         """Release a slot; None: the request used as many tokens as it claimed."""
         queue = self._queue(request.key)
         if used_tokens is not None:
-            queue.shares.settle(request.claim, used_tokens)
+            self._settle(queue, request, used_tokens)
         queue.drain = queue.drain.after_end(self._clock.now_s())
         self.pool.give_back(connection, request.suspicion)
 
@@ -347,8 +379,7 @@ class Dispatcher:
         now_s = self._clock.now_s()
         waits = {}
         for queue in list(self._queues.values()):
-            waiting = list(queue.waiting)
-            if waiting:
+            if waiting := list(queue.waiting.values()):
                 waits[waiting[0].request.model_name] = len(waiting), now_s - min(one.joined_s for one in waiting)
         return waits
 
@@ -357,7 +388,7 @@ class Dispatcher:
         waits = self.waits_s()
         found = []
         for key, queue in self._queues.items():
-            name = queue.waiting[0].request.model_name if queue.waiting else self._name_of(key)
+            name = next((one.request.model_name for one in queue.waiting.values()), None) or self._name_of(key)
             if name:
                 waiting, oldest_s = waits.get(name, (0, 0.0))
                 interval_s = queue.drain.interval_s
@@ -375,13 +406,15 @@ class Dispatcher:
         waits: dict[str, tuple[int, float]] = {}
         for key, queue in self._queues.items():
             candidates = self._candidates(key)
-            slow = [one for one in queue.waiting if not needs_load(one.waiter, candidates)]
+            slow = [one for one in queue.waiting.values() if not needs_load(one.waiter, candidates)]
             if slow:
                 waits[slow[0].request.model_name] = (len(slow), now_s - min(one.joined_s for one in slow))
         return waits
 
     async def close(self) -> None:
         """Stop loads and close connections."""
+        for queue in self._queues.values():
+            queue.stop_leaving()
         await self.loads.close()
         await self.pool.close()
 
@@ -422,7 +455,7 @@ class Dispatcher:
         queue = self._queue(request.key)
         candidates = self._candidates(request.key)
         if not request.was_admitted:
-            self._check_room(queue, request.claim.tenant, request.body_bytes, candidates)
+            self._check_room(queue, request.claim, request.body_bytes, candidates)
         self._next_number += 1
         waiting = _Waiting(
             number=self._next_number,
@@ -430,33 +463,34 @@ class Dispatcher:
             deadline_s=self._clock.now_s() + self._queue_wait_s,
             joined_s=self._clock.now_s(),
         )
-        queue.waiting.append(waiting)
+        queue.add(waiting)
         self._waiting_bytes += request.body_bytes
         return waiting
 
-    def _check_room(self, queue: _ModelQueue, tenant: str, body_bytes: int, candidates: list[ReplicaCandidate]) -> None:
+    def _check_room(
+        self, queue: _ModelQueue, claim: SlotClaim, body_bytes: int, candidates: list[ReplicaCandidate]
+    ) -> None:
         retry_s = self._retry_after_s(queue, candidates)
         check_bytes(waiting=self._waiting_bytes, more=body_bytes, retry_after_s=retry_s)
         elsewhere = sum(len(other.waiting) for other in self._queues.values()) - len(queue.waiting)
         check_room(
-            waiting=len(queue.waiting),
+            claim,
+            queue.counts,
             slots_total=sum(candidate.slots_total for candidate in candidates),
             queue_max=self._queue_max - elsewhere,
             retry_after_s=retry_s,
-            of_tenant=_waiting_of_tenant(queue, tenant),
         )
 
     def _leave(self, waiting: _Waiting) -> None:
         request = waiting.request
         self._waiting_bytes -= request.body_bytes
         queue = self._queue(request.key)
-        if waiting in queue.waiting:
-            queue.waiting.remove(waiting)
+        queue.remove(waiting)
         if waiting.connection is not None:  # granted, but the request was cancelled before it noticed
             self.pool.give_back(waiting.connection, request.suspicion)
-            queue.shares.settle(request.claim, 0)
+            self._settle(queue, request, 0)
             queue.drain = queue.drain.after_cancel()
-        if not self._waiting_for(request.load_need):
+        if self.loads.has(request.load_need) and not self._waiting_for(request.load_need):
             self.loads.stop(request.load_need)
         self._dispatch(request.key)
 
@@ -481,17 +515,17 @@ class Dispatcher:
         queue = self._queue(waiting.request.key)
         return QueueFull(BUSY_TEXT, retry_after_s=self._retry_after_s(queue, candidates))
 
-    def _dispatch(self, key: str) -> None:
+    def _dispatch(self, key: str, *, leaves: bool = True) -> None:
+        """Give free slots to waiting requests. `leaves`: some may be left to other gateways for a moment."""
         queue = self._queue(key)
         if not queue.waiting:
             return
         candidates = self._candidates(key)
-        by_number = {waiting.number: waiting for waiting in queue.waiting}
-        ordered = queue.shares.order(waiting.waiter for waiting in queue.waiting)
-        ordered.sort(key=lambda waiter: not by_number[waiter.number].request.was_admitted)
-        for grant in plan_grants(ordered, candidates):
-            waiting = by_number.pop(grant.number)
-            queue.waiting.remove(waiting)
+        ordered = queue.shares.order(waiting.waiter for waiting in queue.waiting.values())
+        ordered.sort(key=lambda waiter: not queue.waiting[waiter.number].request.was_admitted)
+        for grant in self._own_grants(key, plan_grants(ordered, candidates), leaves=leaves):
+            waiting = queue.waiting[grant.number]
+            queue.remove(waiting)
             self._give(queue, waiting.request)
             waiting.connection = self.pool.take(grant.replica_key, waiting.request.suspicion)
             waiting.wake.set()
@@ -499,16 +533,44 @@ class Dispatcher:
         is_due = now_s - queue.reported_s >= POSITIONS_S
         if is_due:
             queue.reported_s = now_s
-        left = [by_number[waiter.number] for waiter in ordered if waiter.number in by_number]
+        left = [queue.waiting[waiter.number] for waiter in ordered if waiter.number in queue.waiting]
+        flows = set()  # that replicas could serve
         for position, waiting in enumerate(left, start=1):
             if needs_load(waiting.waiter, candidates):
                 self.loads.start(waiting.request.load_need, keep_alive_ms=waiting.request.keep_alive_ms)
-            elif is_due or waiting.progress is None:
+                continue
+            flows.add(waiting.request.claim.flow)
+            if is_due or waiting.progress is None:
                 waiting.tell(Queued(position=position))
+        self.usage.wait(key, flows)
+
+    def _own_grants(self, key: str, grants: list[Grant], *, leaves: bool) -> list[Grant]:
+        """Return the grants without those of slots that are left, for a moment, to tenants at other gateways."""
+        queue = self._queues[key]
+        own = [grant for grant in grants if not queue.is_preceded(queue.waiting[grant.number].request)]
+        if not leaves or len(own) == len(grants):
+            queue.stop_leaving()
+            return grants
+        if queue.left is None:
+            metrics.LEFT_SLOTS.inc()
+            queue.left = asyncio.get_running_loop().call_later(LEFT_S, lambda: self._dispatch(key, leaves=False))
+        return own
+
+    def learn_shares(self, reports: Mapping[str, str]) -> None:
+        """Count what other gateways report to have given to tenants; without reports, shares are this gateway's own."""
+        news = self.usage.learn(reports)
+        for key, queue in self._queues.items():
+            queue.shares.learn(news.get(key, NOTHING_ELSEWHERE), queue.counts.flows())
 
     def _give(self, queue: _ModelQueue, request: SlotRequest) -> None:
         queue.shares.give(request.claim)
+        self.usage.used(request.key, request.claim.flow, request.claim.cost)
         queue.drain = queue.drain.after_start(self._clock.now_s())
+
+    def _settle(self, queue: _ModelQueue, request: SlotRequest, used_tokens: int) -> None:
+        claim = request.claim
+        queue.shares.settle(claim, used_tokens)
+        self.usage.used(request.key, claim.flow, (used_tokens - claim.tokens) / claim.weight)
 
     def _dispatch_all(self) -> None:
         for key in [key for key, queue in self._queues.items() if queue.waiting]:
@@ -526,7 +588,7 @@ class Dispatcher:
         return queue
 
     def _waiting_for(self, need: LoadNeed) -> list[_Waiting]:
-        return [waiting for waiting in self._queue(need.key).waiting if waiting.request.load_need == need]
+        return [waiting for waiting in self._queue(need.key).waiting.values() if waiting.request.load_need == need]
 
     def _candidates(self, key: str) -> list[ReplicaCandidate]:
         route = self.routes.by_key(key)
@@ -535,10 +597,3 @@ class Dispatcher:
     def _retry_after_s(self, queue: _ModelQueue, candidates: list[ReplicaCandidate]) -> float:
         ahead = len(queue.waiting) + sum(candidate.work for candidate in candidates)
         return retry_after_s(work_ahead=ahead, drain=queue.drain, jitter=random.uniform(-1, 1))
-
-
-def _waiting_of_tenant(queue: _ModelQueue, tenant: str) -> int | None:
-    """Count the waiting requests of a tenant; None if the gateway has no keys to tell tenants apart."""
-    if tenant == NO_TENANT:
-        return None
-    return sum(waiting.request.claim.tenant == tenant for waiting in queue.waiting)

@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from common.clock import MS_PER_S, Clock, SystemClock
+from common.clock import Clock, SystemClock
 from common.errors import PunaError, RunnerLost
 from common.grpc.watch import Backoff, watch
+from common.spec import codecs
+from common.spec.pace import UNKNOWN_PACE, RunnerPace
 from common.telemetry.logs import get_logger
 from common.trust.roles import runner_peer
-from gateway.converters.routes import replica_state
+from gateway.converters.routes import holdings_of, replica_state
 from gateway.core.dispatch import replica_load
-from gateway.core.dispatch.prompt_prefixes import PromptPrefixes
-from gateway.core.dispatch.replica_choice import KeptState, ReplicaCandidate, saved_bytes
+from gateway.core.dispatch.prompt_prefixes import NOTHING_HELD, Holdings, PromptPrefixes
+from gateway.core.dispatch.replica_choice import ReplicaCandidate
 from gateway.core.dispatch.replica_load import ReplicaLoad
 from gateway.core.dispatch.resume import Suspicion
 from gateway.core.models.routes import ReplicaInfo, ReplicaState, RouteInfo
@@ -60,16 +62,9 @@ class Connection:
     banned_until_s: float = 0.0
     ban_s: float = BAN_S_MIN
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    held: frozenset[int] = frozenset()  # names of the beginnings of prompts that its slots hold
-    parked: frozenset[int] = frozenset()  # likewise of those in its host RAM
-    kept: tuple[KeptState, ...] = ()  # saved states that it can restore
-    prompt_tokens_per_s: float = 0.0  # 0: not known
+    holdings: Holdings = NOTHING_HELD
+    pace: RunnerPace = UNKNOWN_PACE
     question: asyncio.Task[None] | None = None  # whether it lives, while it is silent
-
-    @property
-    def states(self) -> tuple[KeptState, ...]:
-        """Return what its node has of conversations: states of tiers, and of slots, which are saved when idle."""
-        return KeptState(self.held | self.parked, 0.0), *self.kept
 
     @property
     def is_draining(self) -> bool:
@@ -101,8 +96,8 @@ class ReplicaPool:
         self._connections: dict[str, Connection] = {}
         self._retired: dict[Connection, None] = {}  # that calls still stream on, oldest first
         self._closing: set[asyncio.Task[None]] = set()
-        # States of nodes whose replicas of a model have ended, by model and node; the oldest first.
-        self._left: dict[tuple[str, str], tuple[KeptState, ...]] = {}
+        # What nodes keep whose replicas of a model have ended, by model and node; the oldest first.
+        self._left: dict[tuple[str, str], Holdings] = {}
         self.poisoned = PoisonRequests(self._clock)
 
     def sync(self, routes: Iterable[RouteInfo]) -> None:
@@ -152,17 +147,20 @@ class ReplicaPool:
                     context_tokens=connection.info.context_tokens,
                     slots_total=load.slots_total,
                     slots_free=0 if is_silent else load.slots_free,
+                    slots_open=() if is_silent else load.slots_open,
                     work=load.work,
-                    held=connection.held,
-                    parked=connection.parked,
-                    kept=connection.kept,
-                    prompt_tokens_per_s=connection.prompt_tokens_per_s,
+                    holdings=connection.holdings,
+                    pace=connection.pace,
                     has_suspect=connection.suspect is not None,
                     layers_on_devices=connection.info.layers_on_devices,
                     layers_total=route.model.layer_count + 1,
                 )
             )
         return found
+
+    def connection(self, key: str) -> Connection:
+        """Return the connection of a candidate."""
+        return self._connections[key]
 
     def load_of(self, key: str) -> ReplicaLoad | None:
         """Return the live load of a replica, if it is connected."""
@@ -200,11 +198,11 @@ class ReplicaPool:
     def node_with_state(self, connection: Connection, prefixes: PromptPrefixes) -> str:
         """Return the node that keeps a state of more of a prompt than the replica's own; empty: none does."""
         model_name, own = connection.model_name, connection.info.node_id
-        running = [(one.info.node_id, one.states) for one in self._connections.values() if one.model_name == model_name]
-        left = [(node_id, states) for (name, node_id), states in self._left.items() if name == model_name]
-        most, best = saved_bytes(prefixes, connection.states), ""
-        for node_id, states in (*running, *left):
-            found = saved_bytes(prefixes, states) if node_id != own else 0
+        known = [(one.info.node_id, one.holdings) for one in self._connections.values() if one.model_name == model_name]
+        known += [(node_id, held) for (name, node_id), held in self._left.items() if name == model_name]
+        most, best = connection.holdings.most_bytes(prefixes), ""
+        for node_id, holdings in known:
+            found = holdings.most_bytes(prefixes) if node_id != own else 0
             if found > most:
                 most, best = found, node_id
         return best
@@ -213,7 +211,7 @@ class ReplicaPool:
         """Remember what the node of a replica that ends keeps of its conversations."""
         place = connection.model_name, connection.info.node_id
         self._left.pop(place, None)
-        self._left[place] = connection.states
+        self._left[place] = connection.holdings
         if len(self._left) > LEFT_MAX:
             del self._left[next(iter(self._left))]
 
@@ -352,17 +350,14 @@ class ReplicaPool:
             slots_total=status.slots_total or connection.info.slots_total,
             slots_busy=status.slots_busy,
             queued=status.queued,
+            open_slots=tuple(status.open_slots),
             load_fraction=status.load_fraction,
         )
         connection.reported_s = self._clock.now_s()
-        connection.prompt_tokens_per_s = status.prompt_tokens_per_s
+        connection.pace = codecs.PACE.from_proto(status.pace)
         connection.runner.multiplexes = status.multiplexes
         if status.HasField("held_prefixes"):
-            connection.held = frozenset(status.held_prefixes.names)
-            connection.parked = frozenset(status.held_prefixes.parked_names)
-            connection.kept = tuple(
-                KeptState(frozenset(one.names), one.restore_ms / MS_PER_S) for one in status.held_prefixes.saved
-            )
+            connection.holdings = holdings_of(status.held_prefixes)
         connection.changed.set()
         if connection.load.state is ReplicaState.BROKEN:
             connection.streams.end_all(RunnerLost("the model runner failed"))

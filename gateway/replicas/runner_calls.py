@@ -44,7 +44,7 @@ class RunnerSilent(RunnerLost):
 class RunnerCall(Generic[Event]):
     """One streaming call. Use as a context, from one task; leaving it cancels the call."""
 
-    __slots__ = ("_error", "_events", "_loop", "_open", "_task", "_waiting_since_s", "begun")
+    __slots__ = ("_error", "_events", "_loop", "_open", "_task", "_waiting_since_s", "begun", "is_paused")
 
     def __init__(self, events: AsyncIterator[Event], open_calls: OpenCalls) -> None:
         self._events = events
@@ -54,6 +54,7 @@ class RunnerCall(Generic[Event]):
         self._waiting_since_s: float | None = None  # on the loop's clock; None: its reader is busy elsewhere
         self._error: PunaError | None = None
         self.begun = False
+        self.is_paused = False  # the newest event says so: silence is no stall
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.current_task()
@@ -87,7 +88,7 @@ class RunnerCall(Generic[Event]):
             raise error from None
         finally:
             self._waiting_since_s = None
-        if self.begun:
+        if self.begun and not self.is_paused:
             self._open.average_gap_s = average_after(self._open.average_gap_s, self._loop.time() - since_s)
         self.begun = True
         return event
@@ -97,7 +98,7 @@ class RunnerCall(Generic[Event]):
 
     def silent_s(self, now_s: float) -> float:
         """Return the time since the reader began to wait for an event."""
-        return 0.0 if self._waiting_since_s is None else now_s - self._waiting_since_s
+        return 0.0 if self._waiting_since_s is None or self.is_paused else now_s - self._waiting_since_s
 
     def end_with(self, error: PunaError) -> None:
         """End the call with an error, which the reader gets now or with its next look."""

@@ -17,7 +17,7 @@ from common.metrics_page import serve_metrics
 from common.network import UNIX_PREFIX
 from common.service import run_service
 from common.telemetry.device_metrics import DeviceRow
-from common.telemetry.logs import get_logger
+from common.telemetry.logs import drain_logs, get_logger
 from common.trust.identity import own_identity
 from common.trust.revocations import Revocations
 from common.trust.roles import Role
@@ -59,6 +59,7 @@ FIRST_SCAN_S = 10.0
 # know them yet.
 FIRST_LISTING_S = 5.0
 STOP_GRACE_S = 1.0
+EXIT_FAILED = os.EX_SOFTWARE  # of a background task: a bug
 HOST_SERVICE = host_pb2.DESCRIPTOR.services_by_name["Host"].full_name
 
 
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001  # as every mode
 
 
 async def serve(settings: HostSettings, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set, then stop every runner.
+    """Serve until `stop` is set, then stop every runner. Runners outlive a host that fails.
 
     Raises:
         StartupError: an address is taken, or another host owns the directory.
@@ -90,7 +91,6 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         incarnation=new_incarnation(),
         started_at_unix_ms=round(clock.wall_unix_s() * MS_PER_S),
     )
-    settings.models_directory.mkdir(parents=True, exist_ok=True)
     notes = DeviceNotes(home.directory / "devices.json")
     users = DeviceUsers()
     states, peers = await open_states(settings, home, clock, node_id=identity.node_id)
@@ -105,9 +105,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     )
     devices.reserved_ram_bytes = lambda: states.unused_ram_bytes
     _warn_of_limits()
-    models = NodeModels(settings.models_directory, home.cache_directory)
-    store = Store(models, blob_bytes_max=settings.blob_max_bytes, prunes=not settings.noprune)
-    tidy_up(store.blobs)
+    models, store = _open_models(settings, home)
     pulls, origins = open_fetching(settings, store, home.cache_directory)
     lender = Lender(home, clock, users.leases, environment=devices.environment, crashed=devices.see_crash)
     tunnel = open_tunnel(settings, home, node_id=identity.node_id, leases=users.leases)
@@ -137,23 +135,8 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         is_production=settings.production,
     )
     servicer = HostServicer(supervisor, Measurements(models, borrower, devices, origins), tunnel, faults, states, peers)
-
     revocations = Revocations(home.directory / "removed-nodes.json")
-
-    def register(grpc_server: aio.Server) -> None:
-        host_pb2_grpc.add_HostServicer_to_server(servicer, grpc_server)
-        store_pb2_grpc.add_ModelStoreServicer_to_server(ModelStoreServicer(store, pulls.pull), grpc_server)
-
-    server = bind_server(
-        settings.node_listen,
-        register=register,
-        services=[
-            HOST_SERVICE,
-            store_pb2.DESCRIPTOR.services_by_name["ModelStore"].full_name,
-        ],
-        plaintext=settings.plaintext,
-        revocations=revocations,
-    )
+    server = _bind(settings, servicer, ModelStoreServicer(store, pulls.pull), revocations)
 
     def shown_devices() -> list[cluster_pb2.Device]:
         return process_memory.mark(speeds.mark(devices.devices(), devices.engine_build), devices.engine_build)
@@ -170,46 +153,81 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     snapshot = _snapshot(facts, lambda: (devices.engine_build, shown_devices()), models, supervisor, states)
     await supervisor.adopt()
     finding = _begin_finding(devices)
-    tasks = [
-        finding,
-        asyncio.create_task(models.watch()),
-        asyncio.create_task(supervisor.watch_removals(revocations)),
-        asyncio.create_task(devices.watch()),
-        asyncio.create_task(watch_unused(store, clock)),
-        asyncio.create_task(states.run()),
-        *([asyncio.create_task(_keep_zygote(home, devices, finding))] if settings.zygote else []),
-        asyncio.create_task(shares.watch(supervisor.changes, supervisor.records)),
-        asyncio.create_task(
-            speeds.watch(supervisor.changes, supervisor.records, devices.devices, lambda: devices.engine_build)
-        ),
-        asyncio.create_task(
-            process_memory.watch(devices.changes, supervisor.records, devices.devices, lambda: devices.engine_build)
-        ),
+    background = [
+        models.watch(),
+        supervisor.watch_removals(revocations),
+        devices.watch(),
+        watch_unused(store, clock),
+        states.run(),
+        *([_keep_zygote(home, devices, finding)] if settings.zygote else []),
+        shares.watch(supervisor.changes, supervisor.records),
+        speeds.watch(supervisor.changes, supervisor.records, devices.devices, lambda: devices.engine_build),
+        process_memory.watch(devices.changes, supervisor.records, devices.devices, lambda: devices.engine_build),
     ]
-    try:
+    tasks = [finding, *(asyncio.create_task(work) for work in background)]
+
+    async def serve_known() -> None:
         await _until(_first_listing(devices, finding), _first_scan(models), unless=tasks)
         await server.start()
         registrations = Registrations(settings.discovery_address, identity, snapshot, changes, revocations)
-        reporting = asyncio.create_task(registrations.run())
-        knowing = asyncio.create_task(
-            _say_ready(server, finding, node=identity.node_id, address=server.address, metrics_address=metrics_address)
-        )
-        tasks += [
-            *([asyncio.create_task(tunnel.run())] if tunnel is not None else []),
-            *(
-                asyncio.create_task(_forward(source.changes, changes))
-                for source in (devices, models, supervisor, lender)
-            ),
-            reporting,
-            knowing,
+        shown = {"node": identity.node_id, "address": server.address, "metrics_address": metrics_address}
+        more = [
+            *([tunnel.run()] if tunnel is not None else []),
+            *(_forward(source.changes, changes) for source in (devices, models, supervisor, lender)),
+            registrations.run(),
+            _say_ready(server, finding, **shown),
         ]
+        tasks.extend(asyncio.create_task(work) for work in more)
         await _until(stop.wait(), unless=tasks)
+
+    try:
+        await _leaving_runners_if_it_fails(serve_known())
     finally:
         await pulls.close()
         await supervisor.close()
         await peers.close()
         await _end(tasks)
         await server.stop(STOP_GRACE_S)
+
+
+async def _leaving_runners_if_it_fails(serving: Coroutine[Any, Any, None]) -> None:
+    """End this process at once if `serving` fails, as a kill would: its runners are left to the next host.
+
+    Raises:
+        StartupError: a newer host of this node took its place, whose runners are others.
+    """
+    try:
+        await serving
+    except PlacementMismatch as error:
+        raise StartupError(error.message) from error
+    except Exception as error:
+        log.exception("host.failed", text=f"{error}; its runners go on, the next host adopts them")
+        drain_logs()
+        os._exit(EXIT_FAILED)
+
+
+def _open_models(settings: HostSettings, home: HostHome) -> tuple[NodeModels, Store]:
+    settings.models_directory.mkdir(parents=True, exist_ok=True)
+    models = NodeModels(settings.models_directory, home.cache_directory)
+    store = Store(models, blob_bytes_max=settings.blob_max_bytes, prunes=not settings.noprune)
+    tidy_up(store.blobs)
+    return models, store
+
+
+def _bind(
+    settings: HostSettings, host: HostServicer, store: ModelStoreServicer, revocations: Revocations
+) -> GrpcServer:
+    def register(server: aio.Server) -> None:
+        host_pb2_grpc.add_HostServicer_to_server(host, server)
+        store_pb2_grpc.add_ModelStoreServicer_to_server(store, server)
+
+    return bind_server(
+        settings.node_listen,
+        register=register,
+        services=[HOST_SERVICE, store_pb2.DESCRIPTOR.services_by_name["ModelStore"].full_name],
+        plaintext=settings.plaintext,
+        revocations=revocations,
+    )
 
 
 def _serve_metrics(
@@ -228,10 +246,10 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
 
 
 async def _until(*awaited: Coroutine[Any, Any, Any], unless: Iterable[asyncio.Task[None]]) -> None:
-    """Wait for all of them, or raise what ended one of the other tasks before: a bug of it.
+    """Wait for all of them, or raise what ended one of the other tasks before.
 
     Raises:
-        StartupError: a newer host of this node took its place.
+        PlacementMismatch: a newer host of this node took its place.
     """
     missing: set[asyncio.Task[Any]] = {asyncio.create_task(one) for one in awaited}
     others = set(unless)
@@ -241,8 +259,6 @@ async def _until(*awaited: Coroutine[Any, Any, Any], unless: Iterable[asyncio.Ta
             for task in done:
                 task.result()
             missing, others = missing - done, others - done
-    except PlacementMismatch as error:
-        raise StartupError(error.message) from error
     finally:
         for task in missing:
             task.cancel()

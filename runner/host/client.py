@@ -37,6 +37,7 @@ class HostClient(ChannelBook):
         layout: cluster_pb2.Layout,
         peers: Sequence[host_pb2.Peer] = (),
         origin: host_pb2.ModelOrigin | None = None,
+        draft_origin: host_pb2.ModelOrigin | None = None,
         node_id: str = "",
     ) -> cluster_pb2.MemoryReport:
         """Count the memory that a model with a layout takes on that node and on those that lend to it.
@@ -46,7 +47,9 @@ class HostClient(ChannelBook):
             BadModelFile: the engine refuses the file; no node will take it.
             ModelUnavailable, RequestTimeout: the host cannot be reached or does not answer; try another one.
         """
-        request = host_pb2.MeasureRequest(model_digest=model_digest, layout=layout, peers=peers, origin=origin)
+        request = host_pb2.MeasureRequest(
+            model_digest=model_digest, layout=layout, peers=peers, origin=origin, draft_origin=draft_origin
+        )
         response = await ask(self._stub(address, node_id).Measure, request, timeout_s=MEASURE_TIMEOUT_S)
         _check_numbers(address, response)
         return response.report

@@ -76,12 +76,12 @@ class HostHome:
         return drawn
 
     def socket_path(self, short_name: str) -> Path:
-        """Return the Unix socket of a runner."""
-        return self.run_directory / f"{short_name}.sock"
+        """Return the Unix socket of a runner, in a folder that only this runner can write, and only until its hello."""
+        return self.run_directory / short_name / "sock"
 
     def states_socket_path(self, short_name: str) -> Path:
-        """Return the Unix socket on which a runner hands over saved states."""
-        return self.run_directory / f"{short_name}.kv"
+        """Return the Unix socket on which a runner hands over saved states, in the same folder."""
+        return self.run_directory / short_name / "kv"
 
     def prune_logs(self) -> None:
         """Keep the newest logs of runners; each start adds one."""

@@ -283,7 +283,7 @@ class RunnerProcess(EngineListener):
             os._exit(EXIT_ENGINE_DIED)
 
     async def _watch_steps(self) -> None:
-        """Report a step that does not end: the host ends the process, which may not be able to end itself."""
+        """Report an engine thread that is blocked: the host ends the process, which may not be able to end itself."""
         age, clock = StepAge(), SystemClock()
         looked_at_s = clock.now_s()
         while True:
@@ -332,6 +332,7 @@ class RunnerProcess(EngineListener):
         self._prefetch.stop()
         self._info.layout.CopyFrom(codecs.LAYOUT.to_proto(model.layout))
         self._requests.slots = model.layout.slots
+        self._board.batch_tokens = model.layout.batch_tokens
         self._windows.reads = model.reads
         self._threads.loaded(model)
         _show_model(model, self._info)

@@ -7,14 +7,14 @@ from google.protobuf import json_format
 from common.clock import MS_PER_S
 from common.errors import InvalidRequest
 from common.spec import codecs
-from common.spec.layout import Layout
+from common.spec.layout import DRAFTED_TOKENS_MAX, Layout
 from protos import cluster_pb2, runner_pb2
 from runner.core.devices.devices import CPU_ID
 from runner.core.layout.memory_report import ClassBytes, MemoryUse
 from runner.core.sequence.decode_windows import StepReads, Window
 from runner.core.sequence.requests import KEEP_TOKENS_DEFAULT, GenerationRequest, TokenizedPrompt
+from runner.core.sequence.sequence_names import SequenceNames
 from runner.core.sequence.text_stream import TextToken
-from runner.core.states.messages import PREFIX_NAMES_MAX
 from runner.serve.constraints import EngineConstraints
 
 
@@ -61,9 +61,12 @@ def _class_bytes(device_id: str, count: ClassBytes) -> cluster_pb2.DeviceMemory:
 
 
 def request_from_proto(
-    request: runner_pb2.GenerateRequest, prompt: TokenizedPrompt, constraints: EngineConstraints
+    request: runner_pb2.GenerateRequest,
+    prompt: TokenizedPrompt,
+    constraints: EngineConstraints,
+    names: SequenceNames | None = None,
 ) -> GenerationRequest:
-    """Build a request as the engine takes it, with its prompt already tokenized and its constraint read."""
+    """Build a request as the engine takes it: its prompt already tokenized and named, its constraint read."""
     return GenerationRequest(
         prompt=prompt,
         sampling=codecs.SAMPLING.from_proto(request.sampling),
@@ -78,11 +81,13 @@ def request_from_proto(
         shift=request.shift,
         cache_prompt=request.cache_prompt if request.HasField("cache_prompt") else True,
         cache_salt=request.cache_salt,
-        prefix_names=tuple(request.prefix_names[:PREFIX_NAMES_MAX]),
+        names=names,
+        band=codecs.BAND.from_proto(request.band),
         state_node_id=request.state_node_id,
         resumed=tuple(request.resume_token_ids),
         ignore_eos=request.ignore_eos,
         speculates=request.speculates,
+        speculative_tokens=request.speculative_tokens if request.HasField("speculative_tokens") else DRAFTED_TOKENS_MAX,
     )
 
 

@@ -1,32 +1,32 @@
-"""Prompts that a runner holds, by the names that requests gave to their beginnings. Owned by the event loop."""
+"""Prompts that a runner holds, by the names of their beginnings. Owned by the event loop."""
 
 from collections.abc import Callable, Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from common.clock import MS_PER_S
-from protos import cluster_pb2, runner_pb2
-from runner.core.states.messages import PREFIX_NAMES_MAX
+from common.spec.prompt_names import NAMES_MAX
+from protos import cluster_pb2
+from runner.core.sequence.sequence_names import SequenceNames
+from runner.engine.contract.engine import ParkedPrefix
 
-# Sent to every gateway with every change; of more than this, the newest prompts.
-NAMES_MAX = 1024
-SAVED_NAMES_MAX = 2048
+PARKED = "parked"  # the tier of prompts in the RAM of this process
 
 
 class RestorableState(NamedTuple):
-    """Names of a state that the host keeps, and the predicted time to restore it."""
+    """Names of a state that is not in a slot, the predicted time to restore it, and its tier."""
 
     names: tuple[int, ...]
     restore_s: float
+    tier: str
 
 
 class HeldPrefixes:
     """Names by sequence, for as long as its prompt is held in a slot, or parked in host RAM."""
 
     def __init__(self) -> None:
-        self._names: dict[int, tuple[int, ...]] = {}
+        self._names: dict[int, SequenceNames] = {}
         self._holders: tuple[int, ...] = ()
-        self._parked: tuple[int, ...] = ()
+        self._parked: tuple[ParkedPrefix, ...] = ()
         self.version = 0  # grows with every change of what is held
         self.saved: Callable[[], Sequence[RestorableState]] = lambda: ()  # the newest first
 
@@ -34,19 +34,26 @@ class HeldPrefixes:
         """Note that the host keeps other states."""
         self.version += 1
 
-    def note(self, sequence_id: int, request: runner_pb2.GenerateRequest) -> None:
+    def note(self, sequence_id: int, names: SequenceNames) -> None:
         """Note a request that the engine has under this number."""
-        self._names[sequence_id] = tuple(request.prefix_names[:PREFIX_NAMES_MAX])
+        self._names[sequence_id] = names
 
-    def see(self, holders: tuple[int, ...], parked: tuple[int, ...], *, inside: Iterable[int]) -> bool:
+    def see(
+        self,
+        holders: tuple[int, ...],
+        parked: tuple[ParkedPrefix, ...],
+        *,
+        inside: Iterable[int],
+        has_ended: bool = False,
+    ) -> bool:
         """Slots hold the prompts of `holders`, host RAM those of `parked`; True: that is news.
 
-        `inside` are the sequences that have not ended.
+        `inside` are the sequences that have not ended; `has_ended`: the answer of one is complete and has names.
         """
-        if (holders, parked) == (self._holders, self._parked):
+        if (holders, parked) == (self._holders, self._parked) and not has_ended:
             return False
         self._holders, self._parked = holders, parked
-        known = {*holders, *parked, *inside}
+        known = {*holders, *(one.sequence_id for one in parked), *inside}
         self._names = {number: names for number, names in self._names.items() if number in known}
         self.version += 1
         return True
@@ -61,25 +68,24 @@ class HeldPrefixes:
         return own
 
     def tell(self) -> cluster_pb2.HeldPrefixes:
-        """Every name, each once: the newest first, and those in slots before those that are parked, then saved ones."""
-        in_slots = self._of(sorted(self._holders, reverse=True), besides=frozenset())  # numbers grow
-        parked = self._of(self._parked, besides=in_slots.keys())
-        listed = cluster_pb2.HeldPrefixes(names=in_slots, parked_names=parked)
-        known, left = set(in_slots), SAVED_NAMES_MAX
-        for state in self.saved():
-            if not left:
-                break
-            news = [name for name in state.names if name not in known][:left]
-            if news:
-                listed.saved.add(names=news, restore_ms=round(state.restore_s * MS_PER_S))
-            known.update(news)
-            left -= len(news)
+        """List every name once for the slots and once for each tier, the newest first, at most NAMES_MAX of each."""
+        seen: dict[str, set[int]] = {}
+
+        def news(names: tuple[int, ...], tier: str) -> list[int]:
+            known = seen.setdefault(tier, set())
+            found = [name for name in names if name not in known][: NAMES_MAX - len(known)]
+            known.update(found)
+            return found
+
+        listed = cluster_pb2.HeldPrefixes()
+        for number in sorted(self._holders, reverse=True):  # numbers grow
+            listed.names.extend(news(self._of(number), ""))
+        parked = [RestorableState(self._of(one.sequence_id), one.restore_s, PARKED) for one in self._parked]
+        for state in (*parked, *self.saved()):
+            if names := news(state.names, state.tier):
+                listed.saved.add(names=names, restore_ms=round(state.restore_s * MS_PER_S), tier=state.tier)
         return listed
 
-    def _of(self, sequences: Iterable[int], *, besides: AbstractSet[int]) -> dict[int, None]:
-        found: dict[int, None] = {}
-        for number in sequences:
-            for name in self._names.get(number, ()):
-                if name not in besides and len(found) + len(besides) < NAMES_MAX:
-                    found[name] = None
-        return found
+    def _of(self, number: int) -> tuple[int, ...]:
+        names = self._names.get(number)
+        return names.all() if names is not None else ()

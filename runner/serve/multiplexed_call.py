@@ -154,7 +154,7 @@ class MultiplexedCall:
         """Move what a sequence has, and may send, into the message; return the number of its tokens."""
         before = sequence.credit_tokens
         try:
-            while sequence.credit_tokens > 0 and (event := stream.take()) is not None:
+            while sequence.credit_tokens > 0 and (event := stream.take(sequence.credit_tokens)) is not None:
                 self._write(event, message.events.add(sequence=sequence.number).event)
                 if isinstance(event, Finished):
                     del self._sequences[sequence.number]

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from common.errors import InvalidRequest
 from common.image_file import check_image_count
+from common.spec.prompt_names import bytes_of_ids, bytes_of_image
 from protos import runner_pb2
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import TokenizedPrompt
+from runner.core.sequence.sequence_names import SequenceNames
 from runner.engine.contract.engine import TokenTable, refuse_image
 
 # Stands in for the text before a segment; no vocabulary merges a line break into the word behind it.
@@ -49,6 +51,25 @@ def tokenize_prompt(
         ids.insert(0, vocabulary.bos)
         boundaries = [place + 1 for place in boundaries]
     return TokenizedPrompt(tuple(ids), tuple(boundaries), tuple(images))
+
+
+def name_sequence(
+    segments: Sequence[runner_pb2.Segment], prompt: TokenizedPrompt, vocabulary: TokenTable, *, salt: str
+) -> SequenceNames:
+    """Name the beginnings of a prompt, as a gateway names them."""
+    is_text = all(segment.WhichOneof("kind") in ("text", "literal") for segment in segments)
+    pieces = [vocabulary.pieces[token_id] for token_id in prompt.inputs] if is_text else None
+    return SequenceNames(map(_named_bytes, segments), salt=salt, pieces=pieces, inputs=len(prompt.inputs))
+
+
+def _named_bytes(segment: runner_pb2.Segment) -> bytes:
+    match segment.WhichOneof("kind"):
+        case "token_ids":
+            return bytes_of_ids(segment.token_ids.ids)
+        case "media":
+            return bytes_of_image(segment.media.data)
+        case _:
+            return (segment.text or segment.literal).encode()
 
 
 def check_ids(ids: Iterable[int], vocabulary: TokenTable) -> None:

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from grpc import aio
 
@@ -20,13 +20,14 @@ from common.trust.identity import HeldIdentity
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner import metrics
 from runner.core.sequence.requests import TokenizedPrompt
+from runner.core.sequence.sequence_names import SequenceNames
 from runner.core.sequence.text_stream import Release, check_stop_strings
-from runner.engine.contract.engine import Engine, Progressed, SequenceTimes
+from runner.engine.contract.engine import Engine, Paused, Progressed, SequenceTimes
 from runner.serve.constraints import ConstraintReader
 from runner.serve.converters import request_from_proto, write_token
 from runner.serve.embedding_servicer import NO_EMBEDDINGS, NO_RANKING, PooledService
 from runner.serve.multiplexed_call import MultiplexedCall
-from runner.serve.prompts import check_ids, tokenize_prompt
+from runner.serve.prompts import check_ids, name_sequence, tokenize_prompt
 from runner.serve.status import StatusBoard
 from runner.serve.streams import Finished, ProbationPlace, Stream, StreamEvent, StreamTable
 
@@ -35,6 +36,7 @@ log = get_logger()
 # Tokenizing less text than this takes less time than a thread switch.
 INLINE_TEXT_BYTES = 2048
 
+Read = TypeVar("Read")
 Admitted = runner_pb2.GenerateRequest | runner_pb2.EmbedRequest | runner_pb2.RerankRequest
 Placed = Admitted | runner_pb2.ProbationRequest | runner_pb2.UseThreadsRequest
 
@@ -101,13 +103,14 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         with tracing.begin("generate", attributes, kind=tracing.SpanKind.SERVER) as span:
             self._admit(request)
             stops = check_stop_strings(request.stop)
-            prompt = await self._tokenize(request.prompt, add_bos=request.add_bos, salt=request.cache_salt)
+            prompt, names = await self._read(request)
             constraints = await self._constraints.read(request, self._engine.vocabulary)
             # Another caller may have taken the last place while this one tokenized.
             self._board.check_accepting()
-            generation = request_from_proto(request, prompt, constraints)
+            generation = request_from_proto(request, prompt, constraints, names)
+            self._board.named(size_bytes=names.size_bytes, tokens=len(prompt.inputs))
             stream = self._streams.open(generation, stops=stops, visible=frozenset(request.visible_token_ids))
-            self._streams.held.note(stream.id, request)
+            self._streams.held.note(stream.id, names)
             is_error = False
             try:
                 yield stream
@@ -141,7 +144,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
     ) -> runner_pb2.TokenizeResponse:
         """Text to ids, as Generate reads it."""
         self._board.check_accepting()
-        prompt = await self._tokenize(request.segments, add_bos=request.add_bos)
+        prompt = await _beside_loop(request.segments, partial(self._tokenize, request.segments, request.add_bos))
         ids = prompt.token_ids
         pieces = self._engine.vocabulary.pieces
         return runner_pb2.TokenizeResponse(
@@ -214,18 +217,23 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         if (asked.placement_id, asked.generation) != (own.placement_id, own.generation) or other_life:
             raise PlacementMismatch("another placement runs here")
 
-    async def _tokenize(self, segments: Any, *, add_bos: bool, salt: str = "") -> TokenizedPrompt:
-        read = partial(
-            tokenize_prompt,
+    async def _read(self, request: runner_pb2.GenerateRequest) -> tuple[TokenizedPrompt, SequenceNames]:
+        """Tokenize a prompt and name its beginnings."""
+
+        def read() -> tuple[TokenizedPrompt, SequenceNames]:
+            prompt = self._tokenize(request.prompt, request.add_bos, request.cache_salt)
+            names = name_sequence(request.prompt, prompt, self._engine.vocabulary, salt=request.cache_salt)
+            return prompt, names
+
+        return await _beside_loop(request.prompt, read)
+
+    def _tokenize(self, segments: Any, add_bos: bool, salt: str = "") -> TokenizedPrompt:
+        return tokenize_prompt(
             segments,
             add_bos=add_bos,
             vocabulary=self._engine.vocabulary,
             read_image=lambda data: self._engine.read_image(data).salted(salt),
         )
-        size_bytes = sum(len(segment.text) + len(segment.literal) + len(segment.media.data) for segment in segments)
-        if size_bytes <= INLINE_TEXT_BYTES:
-            return read()
-        return await asyncio.to_thread(read)
 
     def _write(self, event: StreamEvent, message: runner_pb2.GenerateEvent) -> None:
         """Write an event into an empty message, in place: a message that is put into another one is copied."""
@@ -241,10 +249,12 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
                 progress.done_tokens = event.done_tokens
                 progress.total_tokens = event.total_tokens
                 progress.cached_tokens = event.cached_tokens
+            case Paused():
+                message.paused.SetInParent()
             case Finished():
                 times = event.times
                 if times is not None:
-                    self._board.evaluated(tokens=times.evaluated_tokens, duration_ns=times.prompt_ns)
+                    self._board.evaluated(times, answer_tokens=event.generated_tokens)
                 message.final.CopyFrom(_final(event))
 
     def _account(self, stream: Stream, span: tracing.Span, *, is_error: bool) -> None:
@@ -272,6 +282,12 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             generate_ms=_ms(times.generate_ns) if times is not None else None,
             slot=times.slot_id if times is not None else None,
         )
+
+
+async def _beside_loop(segments: Any, read: Callable[[], Read]) -> Read:
+    """Read a prompt, a long one in a thread."""
+    size_bytes = sum(len(segment.text) + len(segment.literal) + len(segment.media.data) for segment in segments)
+    return read() if size_bytes <= INLINE_TEXT_BYTES else await asyncio.to_thread(read)
 
 
 def _final(finished: Finished) -> runner_pb2.Final:

@@ -120,7 +120,11 @@ class StateLink:
     def saved(self) -> list[RestorableState]:
         """List what the host has, the newest first. Any thread may call it."""
         entries = self._catalogue.newest()
-        return [RestorableState(one.names, self.gate.cost_s(one.tier, one.size_bytes)) for one in entries if one.names]
+        return [
+            RestorableState(one.names, self.gate.cost_s(one.tier, one.size_bytes), one.tier)
+            for one in entries
+            if one.names
+        ]
 
     def holds(self, key: str) -> bool:
         """Return True if the host has a state."""

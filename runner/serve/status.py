@@ -5,11 +5,13 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
 
-from common.clock import MS_PER_S, NS_PER_MS, NS_PER_S, Clock
+from common.clock import MS_PER_S, NS_PER_MS, Clock
 from common.errors import ModelLoading, PunaError, ShuttingDown
+from common.spec import codecs
+from common.spec.pace import RunnerPace
 from protos import cluster_pb2
 from runner import metrics
-from runner.engine.contract.engine import LoadProgress
+from runner.engine.contract.engine import LoadProgress, SequenceTimes
 from runner.serve.compute_threads import ThreadSetting
 from runner.serve.streams import RequestTable
 
@@ -40,9 +42,12 @@ class StatusBoard:
         self.memory: cluster_pb2.MemoryReport | None = None
         self.decode_window: cluster_pb2.DecodeWindow | None = None
         self.speculation: cluster_pb2.Speculation | None = None
-        self.hung_s = 0.0  # age of an engine step that should have ended
+        self.hung_s = 0.0  # how long the engine thread has been blocked
         self._evaluated_tokens = 0
         self._evaluated_ns = 0
+        self._answers = self._answer_tokens = 0
+        self._prompt_bytes = self._prompt_tokens = 0
+        self.batch_tokens = 0  # most inputs of one decode call
 
     def progressed(self, progress: LoadProgress) -> None:
         """Part of the model is loaded."""
@@ -92,11 +97,18 @@ class StatusBoard:
         for watcher in self._watchers:
             watcher.add(status)
 
-    def evaluated(self, *, tokens: int, duration_ns: int) -> None:
-        """So much of a prompt was computed, in that time."""
-        self._evaluated_tokens += tokens
-        self._evaluated_ns += duration_ns
+    def evaluated(self, times: SequenceTimes, *, answer_tokens: int) -> None:
+        """Learn from a sequence that has ended."""
+        self._evaluated_tokens += times.evaluated_tokens
+        self._evaluated_ns += times.prompt_ns
+        self._answers += 1
+        self._answer_tokens += answer_tokens
         self.changed()
+
+    def named(self, *, size_bytes: int, tokens: int) -> None:
+        """Learn from a prompt of so many bytes and tokens."""
+        self._prompt_bytes += size_bytes
+        self._prompt_tokens += tokens
 
     def used(self) -> None:
         """Note a request, even if it never gets a slot."""
@@ -121,6 +133,7 @@ class StatusBoard:
             slots_total=requests.slots,
             slots_busy=requests.slots_busy,
             queued=requests.waiting,
+            open_slots=[min(slots, requests.places) for slots in requests.open_slots],
             idle_ms=idle_ms,
             keep_alive_ms=self._keep_alive_ms,
             keep_alive_wishes=self._keep_alive_wishes,
@@ -128,7 +141,7 @@ class StatusBoard:
             memory=self.memory,
             error=self.error,
             held_prompt_ms=self._held_prompt_ms(),
-            prompt_tokens_per_s=self._prompt_tokens_per_s(),
+            pace=codecs.PACE.to_proto(self._pace()),
             decode_window=self.decode_window,
             threads=self.threads.now,
             threads_max=self.threads.most,
@@ -165,8 +178,15 @@ class StatusBoard:
             return 0
         return round(self._requests.held_inputs * self._evaluated_ns / self._evaluated_tokens / NS_PER_MS)
 
-    def _prompt_tokens_per_s(self) -> float:
-        return self._evaluated_tokens * NS_PER_S / self._evaluated_ns if self._evaluated_ns else 0.0
+    def _pace(self) -> RunnerPace:
+        cost = self._requests.cost
+        return RunnerPace(
+            batch_tokens=self.batch_tokens,
+            call_s=cost.fixed_s,
+            token_s=cost.token_s,
+            bytes_per_token=self._prompt_bytes / max(1, self._prompt_tokens),
+            answer_tokens=self._answer_tokens / max(1, self._answers),
+        )
 
     def _shown_state(self) -> cluster_pb2.RunnerState.ValueType:
         if self._state == cluster_pb2.RUNNER_STATE_READY:

@@ -10,6 +10,7 @@ from typing import assert_never
 from common.errors import PunaError, QueueFull, RequestCanceled
 from protos import runner_pb2
 from runner import metrics
+from runner.core.sequence.batching import UNKNOWN_COST
 from runner.core.sequence.endings import Ending, EndReason
 from runner.core.sequence.logprobs import token_logprobs
 from runner.core.sequence.requests import GenerationRequest
@@ -19,6 +20,7 @@ from runner.engine.contract.engine import (
     Engine,
     Failed,
     Freed,
+    Paused,
     Progressed,
     Sampled,
     SequenceTimes,
@@ -43,7 +45,7 @@ class Finished:
     times: SequenceTimes | None
 
 
-StreamEvent = Progressed | Release | Finished
+StreamEvent = Progressed | Paused | Release | Finished
 
 
 @dataclass(eq=False)
@@ -62,31 +64,31 @@ class Stream:
     backlog_tokens: int = 0
     finished: Finished | None = None  # once the reader has it
     on_news: Callable[[], object] = field(init=False)
-    _events: deque[Progressed | Release] = field(default_factory=deque)
+    _events: deque[Progressed | Paused | Release] = field(default_factory=deque)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.on_news = self._changed.set
 
-    def add(self, event: Progressed | Release) -> None:
-        """Queue an event for the reader; the newest progress replaces an older one."""
+    def add(self, event: Progressed | Paused | Release) -> None:
+        """Queue an event for the reader; the newest progress or pause replaces an older one."""
         if isinstance(event, Release):
             self.backlog_tokens += len(event.tokens)
-        elif self._events and isinstance(self._events[-1], Progressed):
+        elif self._events and isinstance(self._events[-1], Progressed | Paused):
             self._events.pop()
         self._events.append(event)
         self.on_news()
 
-    def take(self) -> StreamEvent | None:
+    def take(self, tokens_max: int = BACKLOG_TOKENS_MAX) -> StreamEvent | None:
         """Return the next event, or None until `on_news` is called: progress and text, then exactly one `Finished`.
 
-        Releases that gathered while the reader was away are joined into one.
+        Releases that gathered while the reader was away are joined into one of at most `tokens_max` tokens.
 
         Raises:
             PunaError: the sequence cannot go on.
         """
         if self._events:
-            return self._joined()
+            return self._joined(tokens_max)
         if self.error is not None:
             raise self.error
         if not self.freed:
@@ -105,13 +107,15 @@ class Stream:
                 self._changed.clear()
                 await self._changed.wait()
 
-    def _joined(self) -> Progressed | Release:
+    def _joined(self, tokens_max: int) -> Progressed | Paused | Release:
         event = self._events.popleft()
         if isinstance(event, Release):
             while self._events and isinstance(following := self._events[0], Release):
+                if len(event.tokens) + len(following.tokens) > tokens_max:
+                    break
                 self._events.popleft()
                 event = Release(event.text + following.text, event.tokens + following.tokens, following.ending)
-            self.backlog_tokens = 0
+            self.backlog_tokens -= len(event.tokens)
         return event
 
 
@@ -126,7 +130,9 @@ class RequestTable(ABC):
         self.slots = 0
         self.slots_busy = 0
         self.waiting = 0
+        self.open_slots: tuple[int, ...] = ()
         self.held_inputs = 0  # that the slots hold; 0: the model keeps nothing
+        self.cost = UNKNOWN_COST  # of a decode call
         self.accepted = 0
         self.idle = asyncio.Event()  # set while no request is inside
         self.idle.set()
@@ -135,6 +141,11 @@ class RequestTable(ABC):
     @abstractmethod
     def inside(self) -> int:
         """Requests that have a slot or wait for one."""
+
+    @property
+    def places(self) -> int:
+        """Return the number of further requests that are let in: with a slot, to wait for one, or paused."""
+        return max(0, self.slots + WAITING_MAX - self.inside)
 
     @abstractmethod
     def apply(self, report: StepReport) -> None:
@@ -147,8 +158,9 @@ class RequestTable(ABC):
     def _count(self, report: StepReport, *, is_news: bool = False) -> None:
         """Move the metrics, and report a change of busy slots, of the queue, or the end of the last request."""
         count_step(report)
-        if is_news or (report.slots_busy, report.waiting) != (self.slots_busy, self.waiting) or not self.inside:
-            self.slots_busy, self.waiting = report.slots_busy, report.waiting
+        now = (report.slots_busy, report.waiting, report.open_slots)
+        if is_news or now != (self.slots_busy, self.waiting, self.open_slots) or not self.inside:
+            self.slots_busy, self.waiting, self.open_slots = now
             metrics.SLOTS_BUSY.set(report.slots_busy)
             metrics.QUEUE_DEPTH.set(report.waiting)
             self.on_change()
@@ -160,7 +172,7 @@ def check_place(requests: RequestTable) -> None:
     Raises:
         QueueFull: every slot and every waiting place is taken.
     """
-    if requests.inside >= requests.slots + WAITING_MAX:
+    if not requests.places:
         raise QueueFull("every slot and every waiting place of this replica is taken", retry_after_s=1.0)
 
 
@@ -190,7 +202,9 @@ class StreamTable(RequestTable):
         self._next_id += 1
         text = TextStream(stops, resumed=len(request.resumed))
         stream = Stream(self._next_id, request, text, visible)
-        self._engine.submit(stream.id, request)
+        self._engine.submit(stream.id, request)  # refuses resumed ids that the vocabulary does not have
+        for count, token_id in enumerate(request.resumed, start=1):
+            self._name(stream, self._shown(token_id, visible), answered=count)
         self._streams[stream.id] = stream
         self._accept()
         return stream
@@ -208,6 +222,7 @@ class StreamTable(RequestTable):
 
     def apply(self, report: StepReport) -> None:
         """Do the text work of one step."""
+        has_ended = False
         for outcome in report.outcomes:
             stream = self._streams.get(outcome.sequence_id)
             assert stream is not None, "an outcome after the sequence was freed"
@@ -217,34 +232,53 @@ class StreamTable(RequestTable):
                 case Progressed():
                     if outcome.done_tokens < outcome.total_tokens:
                         stream.add(outcome)
+                case Paused():
+                    metrics.PAUSES.inc()
+                    stream.add(outcome)
                 case Ended():
                     self._release(stream, stream.text.finish(outcome.ending))
                 case Failed():
                     stream.error = outcome.error
                 case Freed():
-                    stream.freed = True
-                    stream.times = outcome.times
-                    del self._streams[stream.id]
-                    stream.on_news()
-                    if not self._streams:
-                        self.idle.set()
+                    has_ended |= stream.request.names is not None and stream.text.counted > 0
+                    self._freed(stream, outcome)
                 case _:
                     assert_never(outcome)
         self.held_inputs = report.held_inputs
         metrics.KV_CELLS_USED.set(report.held_inputs)
-        self._count(report, is_news=self.held.see(report.holders, report.parked, inside=self._streams))
+        if report.cost.token_s:
+            self.cost = report.cost
+        is_news = self.held.see(report.holders, report.parked, inside=self._streams, has_ended=has_ended)
+        self._count(report, is_news=is_news)
+
+    def _freed(self, stream: Stream, freed: Freed) -> None:
+        stream.freed = True
+        stream.times = freed.times
+        del self._streams[stream.id]
+        stream.on_news()
+        if not self._streams:
+            self.idle.set()
 
     def _sampled(self, stream: Stream, sampled: Sampled) -> None:
         if stream.text.ended:
             return  # computed before the engine heard of the stop string
         token_id = sampled.token_id
-        vocabulary = self._engine.vocabulary
-        shown = token_id not in vocabulary.control or token_id in stream.visible
+        piece = self._shown(token_id, stream.visible)
+        self._name(stream, piece, answered=stream.text.counted + 1)
         logprobs = None
         if sampled.logits is not None:
             logprobs = token_logprobs(sampled.logits, token_id, stream.request.top_logprobs or 0)
-        token = TextToken(token_id, vocabulary.pieces[token_id] if shown else b"", logprobs)
+        token = TextToken(token_id, piece, logprobs)
         self._release(stream, stream.text.push(token, sampled.ending))
+
+    def _shown(self, token_id: int, visible: frozenset[int]) -> bytes:
+        vocabulary = self._engine.vocabulary
+        return vocabulary.pieces[token_id] if token_id not in vocabulary.control or token_id in visible else b""
+
+    def _name(self, stream: Stream, piece: bytes, *, answered: int) -> None:
+        """Name what is held of the answer: it is a part of the next prompt."""
+        if (names := stream.request.names) is not None:
+            names.add(piece, inputs=len(stream.request.prompt.inputs) + answered)
 
     def _release(self, stream: Stream, release: Release) -> None:
         if release.ending is not None:
@@ -293,9 +327,15 @@ def count_step(report: StepReport) -> None:
         metrics.BATCH_SEQUENCES.observe(report.batch_sequences)
         metrics.PROMPT_TOKENS.inc(report.prompt_tokens)
         metrics.GENERATED_TOKENS.inc(report.generated_tokens)
+    if report.returned:
+        metrics.PAUSES_ENDED.inc(report.returned)
+        metrics.PAUSED_SECONDS.inc(report.paused_s)
     if report.drafted_tokens:
-        metrics.DRAFTED_TOKENS.labels("accepted").inc(report.accepted_tokens)
-        metrics.DRAFTED_TOKENS.labels("rolled_back").inc(report.drafted_tokens - report.accepted_tokens)
+        by_model = report.drafted_by_model, report.accepted_by_model
+        by_text = report.drafted_tokens - by_model[0], report.accepted_tokens - by_model[1]
+        for drafter, (drafted, accepted) in (("model", by_model), ("text", by_text)):
+            metrics.DRAFTED_TOKENS.labels("accepted", drafter).inc(accepted)
+            metrics.DRAFTED_TOKENS.labels("rolled_back", drafter).inc(drafted - accepted)
     if report.drafters_off:
         metrics.DRAFTERS_OFF.inc(report.drafters_off)
     if report.images_encoded:

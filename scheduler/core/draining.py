@@ -1,8 +1,8 @@
 """Nodes that operators take out of use: written down before it counts, kept by every leader until it is undone.
 
 Nothing new is placed there, or lent from there. What runs there goes: first a replica elsewhere takes its place, if
-there is room for one without eviction; then it takes nothing new, and ends when its sequences have, or when the
-drain's budget is over.
+there is room for one without eviction; then it takes nothing new, and ends as soon as slots elsewhere are free for its
+sequences, which go on there. Without such slots it ends when its sequences have, or when the drain's budget is over.
 """
 
 from collections.abc import Mapping
@@ -91,20 +91,30 @@ def advance_drains(state: ClusterState, now_s: float) -> None:
         if not drains or not is_served or runner.placement_id in loading:
             continue
         is_over = any(now_s >= drain.over_s for _, drain in drains)
+        forced = is_over or _takes_sequences(state, runner)
         if runner.placement_id in state.stops:
-            if is_over:
+            if forced:
                 order_stop(state, runner.placement_id, reason=REASON, now_s=now_s, forced=True)
         elif is_over or all(_has_gone_elsewhere(state, drain, runner, now_s) for _, drain in drains):
-            order_stop(state, runner.placement_id, reason=REASON, now_s=now_s, forced=is_over)
+            order_stop(state, runner.placement_id, reason=REASON, now_s=now_s, forced=forced)
+
+
+def _elsewhere(state: ClusterState, digest: str) -> list[RunnerView]:
+    """List the serving replicas of a model that no drained node has a part in."""
+    serving = serving_replicas(state, digest)
+    return [one for owner, one in serving if not nodes_of(owner, one.layout) & state.drains.keys()]
+
+
+def _takes_sequences(state: ClusterState, runner: RunnerView) -> bool:
+    """Return True if a replica has sequences that can move at once: as many slots are free elsewhere."""
+    free = sum(max(0, one.slots_total - one.slots_busy) for one in _elsewhere(state, runner.model_digest))
+    return 0 < runner.slots_busy + runner.queued <= free
 
 
 def _has_gone_elsewhere(state: ClusterState, drain: NodeDrain, runner: RunnerView, now_s: float) -> bool:
     """Return True if there is nothing to wait for: enough replicas serve elsewhere, or there is no room for them."""
     digest = runner.model_digest
-    elsewhere = sum(
-        1 for owner, one in serving_replicas(state, digest) if not nodes_of(owner, one.layout) & state.drains.keys()
-    )
-    if elsewhere >= max(1, keeping_of(state, runner).replicas_min):
+    if len(_elsewhere(state, digest)) >= max(1, keeping_of(state, runner).replicas_min):
         return True
     if any(job.model_digest == digest for job in state.jobs.values()):
         return False

@@ -24,6 +24,7 @@ from scheduler.core.state.shared_files import keeping_of
 from scheduler.core.values.asked import Asked, wanted_context_tokens
 from scheduler.core.values.constraint_origins import applied_constraints
 from scheduler.core.values.faults import Fault, bad_model_file, invalid_value, model_not_found, unavailable
+from scheduler.core.values.origins import draft_origin, origins_for
 from scheduler.core.values.routing_table import device_names, with_tag
 from scheduler.core.values.view import ModelFile
 
@@ -67,7 +68,18 @@ def _measure(state: ClusterState, wanted: MeasureFirst) -> None:
     if node is None or wanted.node_id in state.measuring or lenders_of(wanted.layout):
         return
     state.measuring[node.id] = wanted
-    state.emit(Measure(node_id=node.id, address=node.address, key=wanted.key, layout=wanted.layout))
+    nodes, layout = state.observed.nodes.values(), wanted.layout
+    origins = origins_for(nodes, node, wanted.key.model_digest, layout.projector_digest)
+    state.emit(
+        Measure(
+            node_id=node.id,
+            address=node.address,
+            key=wanted.key,
+            layout=layout,
+            origin=next(iter(origins), None),
+            draft_origin=draft_origin(nodes, node, layout),
+        )
+    )
 
 
 def _why_not(state: ClusterState, model: ModelFile | None, name: str) -> Fault | None:
@@ -141,7 +153,7 @@ def _in_words(outcome: Placement | MeasureFirst | Refusal | None) -> tuple[str, 
         case None:
             return "none", "nothing has been decided about this model since this scheduler leads"
         case Placement():
-            return "placed", ""
+            return "placed", outcome.note
         case MeasureFirst():
             return "measuring", f"no memory report for this yet: node {outcome.node_id}, {outcome.layout.slots} slots"
         case Refusal():

@@ -7,10 +7,10 @@ from pathlib import Path
 from common.sandbox.confinement import NETWORK_VERSION, landlock_version
 from tests.attack.stage import METADATA, Attack, NotRunnable, Outcome, Stage
 from tests.e2e.namespaces import DISCOVERY_PORT
-from tests.integration.runner.test_sandbox import SIGNALS, attacked, neighbour
+from tests.integration.runner.test_sandbox import SIGNALS, UNLIMITED, attacked, neighbour
 
 # What a child needs for its work.
-ALLOWED = frozenset({"own file", "privileges"})
+ALLOWED = frozenset({"own file", "privileges", "core limit"})
 MODES = ("inspect", "measure", "serve", "probe", "rpc")
 _REFUSED = "PermissionError"
 
@@ -45,7 +45,7 @@ def _reach(stage: Stage, mode: str) -> Outcome:
             unix=str(home / "run" / "redis.sock"),
             neighbour=pid,
         )
-    reached = [attempt for attempt, end in judged(found) if end == "done"]
+    reached = [attempt for attempt, end in judged(found, mode) if end == "done"]
     return Outcome(bool(reached), f"reached: {', '.join(reached) or 'nothing'}")
 
 
@@ -61,11 +61,11 @@ def arguments_of(mode: str, model: str, sockets: str) -> list[str]:
     return ["-m", "runner", mode, *arguments[mode]]
 
 
-def judged(found: dict[str, str]) -> list[tuple[str, str]]:
+def judged(found: dict[str, str], mode: str) -> list[tuple[str, str]]:
     """Return the attempts that have to be refused, with their results."""
     has_gained = found["privileges"] != "False"
     # Kernels before version 6 of Landlock cannot confine signals.
-    allowed = ALLOWED if landlock_version() >= 6 else ALLOWED | SIGNALS
+    allowed = ALLOWED | UNLIMITED.get(mode, set()) | (frozenset() if landlock_version() >= 6 else SIGNALS)
     attempts = [(attempt, end) for attempt, end in found.items() if attempt not in allowed]
     return [*attempts, ("new privileges", "done" if has_gained else _REFUSED)]
 
@@ -88,7 +88,7 @@ ATTACKS = tuple(
     Attack(
         name=f"hostile code in `{mode}`",
         row="3",
-        input="files of the node and cluster, Redis, discovery, 169.254.169.254, signals, /proc",
+        input="files of the node and cluster, Redis, discovery, 169.254.169.254, signals, /proc, processes, limits",
         act=_in_place_of(mode),
     )
     for mode in MODES

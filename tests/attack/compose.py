@@ -254,7 +254,7 @@ def _reach(stage: ComposeStage, mode: str) -> Outcome:
             found = _attempts(stage, arguments_of(mode, "/usr/share/puna/models/demo.gguf", "/tmp/run"))
         finally:
             stage.docker("exec", stage.place.containers["host"], "sh", "-c", CLEAN)
-    reached = [attempt for attempt, end in judged(found) if end == "done"]
+    reached = [attempt for attempt, end in judged(found, mode) if end == "done"]
     return Outcome(bool(reached), f"reached: {', '.join(reached) or 'nothing'}")
 
 
@@ -296,7 +296,7 @@ ATTACKS = (
     *(
         Attack(
             name=f"hostile code in `{mode}`", row="3", act=_in_container(mode),
-            input="files of the host's container, discovery, scheduler, Redis, 169.254.169.254, signals, /proc",
+            input="files of the host's container, discovery, scheduler, Redis, 169.254.169.254, signals, /proc, limits",
         )
         for mode in MODES
     ),

@@ -1,4 +1,7 @@
-"""The clients that install in seconds, on every run; `make clients` runs all and writes docs/compatibility.md."""
+"""A program and an agent that install in seconds, on every run; `make clients` runs all and writes their table.
+
+They speak Chat completions, Ollama and Responses; the official client of Messages is run by tests/e2e.
+"""
 
 import pytest
 

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from cli.cluster.plan import embedded_redis_server
+from tests.known_speed import note_ram_speed
 from tests.limited_device import LimitedDevice, limited_device
 from tests.ports import free_number, free_port
 from tests.waiting import wait_until
@@ -239,6 +240,7 @@ def _start_control_plane(stack: ExitStack, cluster: Machines, discovery: str) ->
 
 
 def _start_host(stack: ExitStack, cluster: Machines, machine: Machine, models: Path, **more: str) -> None:
+    note_ram_speed(cluster.directory / machine.name)
     environment = {
         "PUNA_HOME": str(cluster.directory / machine.name),
         "PUNA_MODELS": str(models),

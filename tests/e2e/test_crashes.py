@@ -47,6 +47,12 @@ def kill_while_it_answers(cluster: Cluster, number: int, options: dict[str, Any]
     with httpx.stream("POST", f"{cluster.url}/api/generate", json=body, timeout=60) as answer:
         assert answer.status_code == 200, answer.read()
         assert "error" not in json.loads(next(answer.iter_lines()))
+        # A runner that dies before its host has heard that it is loaded is a load that failed.
+        wait_until(
+            lambda: "ready" in [one["state"] for one in cluster.runners()],
+            deadline_s=20,
+            what="the host knows that it serves",
+        )
         (pid,) = runner_pids(cluster)
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: pid not in runner_pids(cluster), deadline_s=20, what="the crash is seen")
@@ -119,6 +125,7 @@ def test_the_page_shows_a_model_that_crashes_and_its_load_button_tries_it_at_onc
     try:
         for number in range(3):
             kill_while_it_answers(cluster, number, {})
+        assert [row["crashes"] for row in crash_rows(cluster)] == [3], "else the page has nothing to show"
         with opened(browser, cluster.url) as page:
             page.wait_live()
             node = page.page.locator(".node").first

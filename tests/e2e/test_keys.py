@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import openai
 import pytest
 
 from protos import inference_pb2, inference_pb2_grpc
-from tests.cluster import Cluster, start_cluster
+from tests.cluster import Cluster, metric_sum, start_cluster
 from tests.waiting import wait_until
 
 QUESTION: Any = [{"role": "user", "content": "What is Puna?"}]
@@ -26,7 +27,7 @@ QUESTION: Any = [{"role": "user", "content": "What is Puna?"}]
 class Locked:
     """A cluster with keys. `full` opens what users need, `reader` looks only, `slow` has a token a day: one answer.
 
-    `other` is of a tenant that nobody else uses.
+    `other` is the only key of its tenant, in the lowest band; `urgent` is in the highest.
     """
 
     cluster: Cluster
@@ -36,10 +37,18 @@ class Locked:
     slow: str
     admin: str
     other: str
+    urgent: str
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return self.full, self.reader, self.slow, self.admin, self.other
+        return self.full, self.reader, self.slow, self.admin, self.other, self.urgent
+
+    def metric(self, name: str) -> float:
+        """Return a metric of the only runner."""
+        headers = {"authorization": f"Bearer {self.full}"}
+        nodes = httpx.get(self.cluster.url + "/puna/v1/nodes", headers=headers, timeout=60).json()["nodes"]
+        (address,) = (runner["metrics_address"] for node in nodes for runner in node["runners"])
+        return metric_sum(httpx.get(f"http://{address}/metrics", timeout=60).text, name)
 
 
 def puna_keys(file: Path, *words: str) -> dict[str, Any]:
@@ -57,10 +66,11 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
     reader = puna_keys(file, "create", "--owner", "bob", "--scope", "models:read")["key"]
     slow = puna_keys(file, "create", "--owner", "cy", "--scope", "infer", "--tpd", "1")["key"]
     admin = puna_keys(file, "create", "--owner", "root", "--scope", "admin:keys", "--scope", "models:read")["key"]
-    other = puna_keys(file, "create", "--owner", "zoe")["key"]
+    other = puna_keys(file, "create", "--owner", "zoe", "--band", "low")["key"]
+    urgent = puna_keys(file, "create", "--owner", "eve", "--band", "high")["key"]
     cluster = start_cluster(home / "home", PUNA_API_KEYS_FILE=str(file), PUNA_API_KEY=full)
     try:
-        yield Locked(cluster, file, full, reader, slow, admin, other)
+        yield Locked(cluster, file, full, reader, slow, admin, other, urgent)
     finally:
         cluster.stop()
 
@@ -148,6 +158,27 @@ def test_nobody_is_told_that_another_tenant_has_asked_the_same(locked: Locked) -
     assert cached(locked.other) == whole
 
 
+def test_a_high_band_does_not_wait_for_the_end_of_a_low_one(locked: Locked) -> None:
+    cluster, tokens = locked.cluster, 700
+    body = {"model": "demo", "prompt": "Tell me of Puna.", "max_tokens": tokens, "grammar": "root ::= [a-z ] root"}
+
+    def ask(key: str, **more: Any) -> Any:
+        answer = cluster.post("/v1/completions", {**body, **more}, headers={"authorization": f"Bearer {key}"})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(ask, locked.other, n=8)
+        wait_until(lambda: locked.metric("puna_runner_slots_busy") == 8, deadline_s=30, what="every slot is taken")
+        assert ask(locked.urgent, max_tokens=4)["usage"]["completion_tokens"] == 4
+        assert not slow.done()
+        answer = slow.result(120)
+    assert locked.metric("puna_runner_pauses_total") >= 1
+    assert locked.metric("puna_runner_pauses_ended_total") == locked.metric("puna_runner_pauses_total")
+    assert answer["usage"]["completion_tokens"] == 8 * tokens
+    assert {choice["finish_reason"] for choice in answer["choices"]} == {"length"}
+
+
 def test_a_revoked_key_is_refused_within_five_seconds(locked: Locked) -> None:
     key = puna_keys(locked.file, "create", "--owner", "dora")["key"]
     headers = {"authorization": f"Bearer {key}"}
@@ -159,7 +190,7 @@ def test_a_revoked_key_is_refused_within_five_seconds(locked: Locked) -> None:
     puna_keys(locked.file, "revoke", key.split("_")[1])
     wait_until(lambda: status() in (401, 429), deadline_s=5, what="the revoked key is refused")
     states = {entry["owner"]: entry["state"] for entry in puna_keys(locked.file, "list")["keys"]}
-    active = dict.fromkeys(("ada", "bob", "cy", "root", "zoe"), "active")
+    active = dict.fromkeys(("ada", "bob", "cy", "eve", "root", "zoe"), "active")
     assert states == active | {"dora": "revoked"}
 
 

@@ -4,6 +4,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 from common.errors import PunaError, ShuttingDown
 from runner.core.sequence.endings import REPEATED_TOKENS_MAX
@@ -53,7 +54,7 @@ class PlainEngine(ABC):
     @property
     def step(self) -> EngineStep:
         """Current step of the engine thread."""
-        return EngineStep(0, 0.0) if self._loop is None else self._loop.step
+        return EngineStep(0, inf) if self._loop is None else self._loop.step
 
     def start(self, listener: EngineListener) -> None:
         """Begin to load in the engine thread."""

@@ -1,6 +1,6 @@
 """Behaviour of a fake engine, and its faults."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -17,7 +17,10 @@ class FakeOptions:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    real: bool = False  # the default engine computes, and each of its steps takes `step_s` longer; nothing else counts
+    # The default engine computes, and each of its steps takes `step_s` longer. Beside it only `drafts` counts: of
+    # requests with these sampling seeds it evaluates guesses, about two of three right if the answer is this one.
+    real: bool = False
+    drafts: dict[int, tuple[int, ...]] = field(default_factory=dict)
     seed: int = 0  # another seed is another model
     prompt_tokens_per_s: float = 0.0
     tokens_per_s: float = 0.0  # of all slots together

@@ -1,19 +1,30 @@
 """The default engine with slow steps, so that a small model takes as long for a token as a large one."""
 
 import threading
+from collections.abc import Mapping, Sequence
 
 from common.errors import PunaError
 from common.spec.layout import Layout
 from runner.core.model.model_files import ModelFiles
+from runner.core.speculation.drafters import Drafter
 from runner.engine.batched.engine import BatchedEngine
+from runner.engine.batched.loop import BatchedOptions
+from runner.engine.batched.sequence import Sequence as RunningSequence
 from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, StepReport
+from tests.integration.runner.oracle import Oracle
 
 
 class PacedEngine(BatchedEngine):
     """Every step takes `step_s` longer, before anyone hears of it."""
 
-    def __init__(self, files: ModelFiles, layout: Layout, *, step_s: float) -> None:
-        super().__init__(files, layout)
+    def __init__(
+        self, files: ModelFiles, layout: Layout, *, step_s: float, drafts: Mapping[int, Sequence[int]]
+    ) -> None:
+        def oracles(sequence: RunningSequence) -> list[Drafter]:
+            answer = drafts.get(sequence.request.sampling.seed)
+            return [Oracle(sequence, answer, 0.7)] if answer else []
+
+        super().__init__(files, layout, BatchedOptions(drafters=oracles, drafted_tokens=3 if drafts else None))
         self._step_s = step_s
 
     def start(self, listener: EngineListener) -> None:

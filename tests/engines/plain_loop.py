@@ -22,7 +22,7 @@ from runner.core.sequence.batching import BatchRow, plan_batch
 from runner.core.sequence.context_shift import plan_context_shift
 from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH
 from runner.core.sequence.slots import MemoryRules, SlotPolicy, SlotView, choose_slot
-from runner.core.threads.step_times import HUNG_S_MIN, EngineStep
+from runner.core.threads.step_times import BEAT_S, HUNG_S_MIN, WAIT_LIMIT_S, EngineStep
 from runner.engine.contract.engine import Ended, EngineListener, Failed, Freed, Progressed, Sampled, StepReport
 from tests.engines.plain_sequence import PlainSequence
 
@@ -79,7 +79,7 @@ class PlainLoop:
         self._reported = (0, 0)  # busy and waiting as last reported
         self._uses = 0
         self._stopping = False
-        self.step = EngineStep(0, HUNG_S_MIN)
+        self.step = EngineStep(0, WAIT_LIMIT_S)
 
     def submit(self, sequence: PlainSequence) -> None:
         """Run a sequence."""
@@ -117,7 +117,8 @@ class PlainLoop:
                 self._step(rows)
                 self.step = self.step.ended()
             else:
-                self._wake.wait()
+                self._wake.wait(BEAT_S)
+                self.step = self.step.begun(HUNG_S_MIN).ended()
         for sequence in [*self._running(), *self._waiting]:
             self._drop(sequence.id)
         self._tell()

@@ -22,12 +22,14 @@ def test_what_was_counted_is_what_is_allocated_and_every_decision_is_right(tmp_p
     measured = scores(cells)[0]
     assert measured.said_fits > 0
     assert any(not cell.loaded for cell in cells), "no device was ever too small"
+    assert any(cell.loaded and cell.configuration.draft for cell in cells), "no draft model was beside its target"
 
 
 def test_the_grid_is_large_enough_and_meets_every_device_set() -> None:
     cells = grid()
     assert len(cells) >= 200
     assert {cell.devices for cell in cells} == set(DEVICE_SETS)
+    assert {cell.devices for cell in cells if cell.draft} == set(DEVICE_SETS)
     assert len(
         {(cell.model, cell.devices.name, cell.context_tokens, cell.slots, cell.cache_type) for cell in cells}
     ) == len(cells)

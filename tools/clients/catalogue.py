@@ -59,7 +59,6 @@ AGENTS = (
         },
         write=("Write", {"file_path": _PATH, "content": CODE}),
         run=("Bash", {"command": _RUN, "description": "Run it"}),
-        is_quick=True,
     ),
     Agent(
         name="Codex",
@@ -184,7 +183,6 @@ LIBRARIES = (
             Task(name=_TOOL, dialect=_MESSAGES),
             Task(name=_STRUCTURED, dialect=_CHAT),
         ),
-        is_quick=True,
     ),
     Library(
         name="pydantic-ai",

@@ -47,12 +47,14 @@ class Configuration:
     cache_type: str
     devices: DeviceSet
     room: tuple[float, ...]  # of each device: what it has left, as a multiple of what is counted for it
+    draft: str = ""  # model that guesses its tokens; empty: none
 
     @property
     def name(self) -> str:
         """For the table."""
         sizes = f"{self.context_tokens}x{self.slots} {self.cache_type} b{self.batch_tokens}"
-        return f"{self.model} {sizes} {self.devices.name}"
+        model = f"{self.model}+{self.draft}" if self.draft else self.model
+        return f"{model} {sizes} {self.devices.name}"
 
 
 DEVICE_SETS = (
@@ -72,6 +74,9 @@ SIZES = (
     (32768, 1, 512),
     (65536, 4, 128),
 )
+STEPS = 4  # sizes and cache types that a shape meets on each device set
+# Shapes with the vocabulary of the draft model, which they have in the last of their steps.
+DRAFTED, DRAFT_MODEL = ("tied", "moe"), "dense"
 CACHE_TYPES = ("f16", "q8_0", "q4_0")
 # 1 to 2.5 GiB on each device, where a margin of some MiB is as little as on a real card: caches, which take no file.
 LARGE_MODEL = "57m"
@@ -103,7 +108,7 @@ def _cells() -> Iterator[Configuration]:
     number = 0
     for model_index, recipe in enumerate(recipes()):
         for set_index, devices in enumerate(DEVICE_SETS):
-            for step in range(4):
+            for step in range(STEPS):
                 context_tokens, slots, batch_tokens = SIZES[(model_index + 2 * set_index + step) % len(SIZES)]
                 yield Configuration(
                     number=number,
@@ -115,6 +120,7 @@ def _cells() -> Iterator[Configuration]:
                     cache_type=CACHE_TYPES[(set_index + step) % len(CACHE_TYPES)],
                     devices=devices,
                     room=_rooms(draw, devices),
+                    draft=DRAFT_MODEL if recipe.name in DRAFTED and step == STEPS - 1 else "",
                 )
                 number += 1
     yield from _large(draw, number)

@@ -100,7 +100,7 @@ def scores(cells: Sequence[Cell]) -> list[Score]:
 def complaints(cells: Sequence[Cell]) -> list[str]:
     """Return the broken parts of the promise; empty if it holds."""
     measured = scores(cells)[0]
-    found = [f"{cell.configuration.name}: {cell.failure}" for cell in cells if not cell.real]
+    found = [f"{cell.configuration.name}: {cell.failure}" for cell in cells if cell.failure]
     # The p99 may lie beyond the bar for one in a hundred.
     if measured.beyond_bar > 0.01 * sum(len(cell.real) for cell in cells):
         found.append(f"{measured.beyond_bar} errors above 2 % and 32 MiB")

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,7 @@ class Cell:
     by_file: tuple[int, ...]  # file × 1.2
     by_file_and_cache: tuple[int, ...]
     free: tuple[int, ...]  # what the devices had left
-    loaded: bool  # with that, and as asked: the engine gives a pipeline up by itself when its copies do not fit
+    loaded: bool  # with that, and as asked: the engine does without a pipeline or a draft model that does not fit
     real: tuple[int, ...]  # what the devices gave out, once they had enough
     failure: str = ""  # of a load with enough memory
     seconds: float = 0.0
@@ -84,13 +84,14 @@ def devices(count: int) -> Iterator[list[LimitedDevice]]:
 def run_grid(configurations: Sequence[Configuration], directory: Path, *, say: Any = None) -> list[Cell]:
     """Every cell. `directory` keeps the model files."""
     known = {recipe.name: recipe for recipe in recipes()}
-    paths = {name: build(known[name], directory) for name in {one.model for one in configurations}}
+    names = {name for one in configurations for name in (one.model, one.draft) if name}
+    paths = {name: build(known[name], directory) for name in names}
     worker = Worker()
     cells = []
     with devices(max(len(one.devices.shares) for one in configurations)) as lent:
         try:
             for configuration in configurations:
-                cell = _run(configuration, known[configuration.model], paths[configuration.model], worker, lent)
+                cell = _run(configuration, known[configuration.model], paths, worker, lent)
                 cells.append(cell)
                 if say is not None:
                     say(cell)
@@ -100,12 +101,19 @@ def run_grid(configurations: Sequence[Configuration], directory: Path, *, say: A
 
 
 def _run(
-    configuration: Configuration, recipe: Recipe, path: Path, worker: Worker, lent: Sequence[LimitedDevice]
+    configuration: Configuration,
+    recipe: Recipe,
+    paths: Mapping[str, Path],
+    worker: Worker,
+    lent: Sequence[LimitedDevice],
 ) -> Cell:
     start_s = time.monotonic()
     counts = configuration.devices.layer_counts(configuration.blocks)
     used = lent[: len(counts)]
-    asked = {"model": str(path), "layout": _layout(configuration, counts, used)}
+    path = paths[configuration.model]
+    drafts = [paths[configuration.draft]] if configuration.draft else []
+    layout = _layout(configuration, counts, used)
+    asked = {"model": str(path), "draft": [str(draft) for draft in drafts], "layout": layout}
     report = worker.ask(do="measure", **asked)
     measured = tuple(_total(device) for device in report.get("devices", [{}] * len(counts)))
     free = tuple(int(count * room) for count, room in zip(measured, configuration.room, strict=True))
@@ -115,9 +123,10 @@ def _run(
     for device in used:
         device.give_back()
     pipeline_dropped = configuration.devices.pipeline and sum(first.real) < PIPELINE_KEPT * sum(measured)
-    as_asked = bool(first.real) and not pipeline_dropped
+    as_asked = bool(first.real) and not first.without and not pipeline_dropped
     second = first if as_asked else _load(worker, asked, used)
-    facts = ModelFacts(file_bytes=path.stat().st_size, embedding_length=recipe.embedding, kv_heads=recipe.kv_heads)
+    file_bytes = sum(file.stat().st_size for file in (path, *drafts))
+    facts = ModelFacts(file_bytes=file_bytes, embedding_length=recipe.embedding, kv_heads=recipe.kv_heads)
     context_tokens = configuration.context_tokens * configuration.slots
     return Cell(
         configuration=configuration,
@@ -129,7 +138,7 @@ def _run(
         free=free,
         loaded=as_asked,
         real=second.real,
-        failure=second.failure if not report.get("died") else "counting killed the process",
+        failure=second.failure or second.without if not report.get("died") else "counting killed the process",
         seconds=time.monotonic() - start_s,
     )
 
@@ -138,20 +147,21 @@ def _run(
 class _Outcome:
     real: tuple[int, ...]  # empty: it did not load
     failure: str
+    without: str  # reason why the draft model is not loaded
 
 
 def _load(worker: Worker, asked: dict[str, Any], used: Sequence[LimitedDevice]) -> _Outcome:
     answer = worker.ask(do="load", **asked)
     real: tuple[int, ...] = ()
     failure = ""
-    if not answer:
+    if not answer.keys() - {"without"}:
         real = tuple(device.used_bytes() for device in used)
         worker.ask(do="unload")
     else:
         failure = str(answer.get("why") or f"the process died: {answer}")
     for device in used:
         wait_until(lambda one=device: one.used_bytes() == 0, deadline_s=FREED_DEADLINE_S, what="its memory is free")  # type: ignore[misc]
-    return _Outcome(real, failure)
+    return _Outcome(real, failure, str(answer.get("without", "")))
 
 
 def _layout(configuration: Configuration, counts: Sequence[int], used: Sequence[LimitedDevice]) -> str:
@@ -173,4 +183,4 @@ def _layout(configuration: Configuration, counts: Sequence[int], used: Sequence[
 
 
 def _total(device: dict[str, Any]) -> int:
-    return sum(int(device.get(f"{name}_bytes", 0)) for name in ("weights", "cache", "graph"))
+    return sum(int(device.get(f"{name}_bytes", 0)) for name in ("weights", "cache", "graph", "projector"))

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from google.protobuf import json_format
 
-from common.errors import InsufficientMemory, PunaError
+from common.errors import PunaError
 from runner.core.model.model_files import ModelFiles
 from runner.engine.batched.engine import BatchedEngine
 from runner.engine.contract.engine import LoadedModel, LoadProgress, StepReport
@@ -29,13 +29,16 @@ class _Load:
 
     def __init__(self) -> None:
         self.over = threading.Event()
+        self.draft_off_reason = ""
         self.error: BaseException | None = None
 
     def load_progressed(self, progress: LoadProgress) -> None:
         """Ignore progress."""
 
-    def loaded(self, model: LoadedModel) -> None:  # noqa: ARG002  # what is held is asked of the devices
-        """Signal the end of a successful load."""
+    def loaded(self, model: LoadedModel) -> None:
+        """Signal the end of a successful load; what is held is asked of the devices."""
+        assert model.speculation is not None, "the engine guesses"
+        self.draft_off_reason = model.speculation.draft_off_reason
         self.over.set()
 
     def load_failed(self, error: PunaError) -> None:
@@ -65,8 +68,7 @@ def main() -> None:
                 report = measure(_files(asked), parse_layout(asked["layout"]), rpc_endpoints=[])
                 answer = json_format.MessageToDict(report, preserving_proto_field_name=True)
             case "load":
-                engine, error = _load(asked)
-                answer = {} if error is None else {"refused": isinstance(error, InsufficientMemory), "why": str(error)}
+                engine, answer = _load(asked)
             case "unload":
                 assert engine is not None, "loaded before"
                 engine.stop()
@@ -76,21 +78,22 @@ def main() -> None:
         answers.flush()
 
 
-def _load(asked: dict[str, Any]) -> tuple[BatchedEngine | None, BaseException | None]:
+def _load(asked: dict[str, Any]) -> tuple[BatchedEngine | None, dict[str, Any]]:
+    """Return the engine and what it does without, or the failure."""
     listener = _Load()
     engine = BatchedEngine(_files(asked), parse_layout(asked["layout"]))
     engine.start(listener)
     if not listener.over.wait(LOAD_TIMEOUT_S):
-        return engine, TimeoutError(f"no end of the load within {LOAD_TIMEOUT_S:g} s")
+        return engine, {"why": f"no end of the load within {LOAD_TIMEOUT_S:g} s"}
     if listener.error is not None:
         engine.stop()
         engine.join(UNLOAD_TIMEOUT_S)
-        return None, listener.error
-    return engine, None
+        return None, {"why": str(listener.error)}
+    return engine, {"without": listener.draft_off_reason} if listener.draft_off_reason else {}
 
 
 def _files(asked: dict[str, Any]) -> ModelFiles:
-    return ModelFiles(model=Path(asked["model"]))
+    return ModelFiles(model=Path(asked["model"]), draft=tuple(Path(path) for path in asked["draft"]))
 
 
 if __name__ == "__main__":

@@ -171,6 +171,16 @@ def assess_sandbox(version: int) -> Finding:
     return warn("limits", text, "Linux 6.12 or later, with landlock among its modules (/sys/kernel/security/lsm)")
 
 
+def assess_users(*, is_root: bool, fault: str) -> Finding:
+    """Check whether each runner of a host of this user has a user of its own; `fault`: why it has not."""
+    if not fault:
+        return ok("limits", "runners of a host that this user starts have users of their own")
+    if not is_root:
+        return ok("limits", "runners of a host that this user starts share it")
+    advice = "add the capabilities to the container, or start it as a user that is not root: docs/security.md"
+    return warn("limits", f"runners of a host that this user starts share it: {fault}", advice)
+
+
 def assess_certificate(role: str, *, ends: str, is_late: bool, has_ended: bool, has_authority: bool) -> Finding:
     """Check that a certificate is renewed; `has_authority`: that is done on this machine."""
     if not is_late:
@@ -335,6 +345,10 @@ def assess_nodes(nodes: list[Mapping[str, Any]]) -> Iterator[Finding]:
             devices = node.get("devices") or []
             yield ok("nodes", f"{name} is {state}, {len(devices)} device{'' if len(devices) == 1 else 's'}")
         yield from _devices(str(name), node.get("devices") or [])
+        for runner in node.get("runners") or []:
+            if runner.get("state") == "not_responding":
+                advice = "its host ends it when it stays silent; look at that host's log if it does not"
+                yield warn("nodes", f"{name}: the runner of {runner.get('model')} does not answer", advice)
 
 
 def assess_crashes(nodes: list[Mapping[str, Any]], *, now_unix_s: float) -> Iterator[Finding]:

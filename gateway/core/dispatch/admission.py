@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from common.errors import QueueFull
-from gateway.core.dispatch.fairness import NO_CLAIM, SlotClaim
+from gateway.core.dispatch.fairness import NO_CLAIM, NO_TENANT, SlotClaim, WaitingCounts
 from gateway.core.dispatch.replica_choice import ReplicaCandidate, ReplicaNeed, choose_replica, is_able
 
 # A cold model has no slots to count; runners have 8 by default.
@@ -51,15 +51,17 @@ def tenant_waiting_max(places: int) -> int:
 
 
 def check_room(
-    *, waiting: int, slots_total: int, queue_max: int, retry_after_s: float, of_tenant: int | None = None
+    claim: SlotClaim, waiting: WaitingCounts, *, slots_total: int, queue_max: int, retry_after_s: float
 ) -> None:
-    """Let one more request wait. `of_tenant`: how many of its own wait already; None: there are no tenants.
+    """Let one more request wait. Those of lower bands, which it passes, take no place from it below `queue_max`.
 
     Raises:
         QueueFull: the bound is reached; tell the client when to come again.
     """
-    places = waiting_max(slots_total=slots_total, queue_max=queue_max)
-    if waiting >= places or (of_tenant is not None and of_tenant >= tenant_waiting_max(places)):
+    before = waiting.up_to(claim.band)
+    places = waiting_max(slots_total=slots_total, queue_max=queue_max - (waiting.total - before))
+    own = waiting.of_tenant(claim.tenant, claim.band) if claim.tenant != NO_TENANT else 0
+    if before >= places or own >= tenant_waiting_max(places):
         raise QueueFull(BUSY_TEXT, retry_after_s=retry_after_s)
 
 
@@ -74,22 +76,17 @@ def check_bytes(*, waiting: int, more: int, retry_after_s: float) -> None:
 
 
 def plan_grants(waiters: Sequence[Waiter], candidates: Iterable[ReplicaCandidate]) -> list[Grant]:
-    """Give free slots to waiters in their order; one that no replica suits does not hold up the others."""
+    """Give slots to waiters in their order; one that no replica suits does not hold up the others."""
     free = {candidate.key: candidate for candidate in candidates}
     grants: list[Grant] = []
     for waiter in waiters:
-        if not any(candidate.slots_free for candidate in free.values()):
+        if not any(candidate.slots_free or any(candidate.slots_open) for candidate in free.values()):
             break
-        key = choose_replica(free.values(), waiter.need)
+        key = choose_replica(free.values(), waiter.need, waiter.claim.band)
         if key is not None:
             grants.append(Grant(number=waiter.number, replica_key=key))
-            taken = free[key]
-            free[key] = replace(
-                taken,
-                slots_free=taken.slots_free - 1,
-                work=taken.work + 1,
-                has_suspect=taken.has_suspect or waiter.need.is_suspect,
-            )
+            taken = free[key].taken()
+            free[key] = replace(taken, has_suspect=taken.has_suspect or waiter.need.is_suspect)
     return grants
 
 

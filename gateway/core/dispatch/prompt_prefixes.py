@@ -1,29 +1,12 @@
-"""Names for the beginnings of a prompt, so that runners can tell which of them they still hold. Pure.
+"""A prompt as the names of its beginnings, and what replicas hold under such names. Pure."""
 
-A name is a hash of everything up to a boundary. Boundaries lie closer together at the start, where prompts part, than
-far inside, so that the longest prompts have some tens of them. Names of two salts never meet, as runners use nothing
-that they hold for a request of another salt.
-"""
-
-import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-# Shorter than this nothing is worth another way.
-_STEP_BYTES_MIN = 64
-# A prompt is cut where it differs, and at most this part of what is equal is not seen.
-_STEP_SHARE = 8
-# No more names than this; what is longer is distinguished by the rest of its request.
-NAMES_MAX = 128
+from common.spec.prompt_names import name_prompt
 
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a prompt. Kinds are kept apart: text that a user wrote is not the template's."""
-
-    kind: int
-    content: bytes
+SLOTS = "slots"  # the place of what need not be restored
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,39 +19,46 @@ class PromptPrefixes:
 
     def held_bytes(self, held: AbstractSet[int]) -> int:
         """Return the bytes of the prompt held under these names of beginnings."""
-        for name, end in zip(reversed(self.names), reversed(self.ends), strict=True):
-            if name in held:
-                return end
-        return 0
+        return next((end for name, end in self._longest_first() if name in held), 0)
+
+    def restores(self, kept: Mapping[int, float]) -> Iterator[tuple[int, float]]:
+        """Yield the bytes of each beginning that is kept, the longest first, and the seconds to restore it."""
+        for name, end in self._longest_first():
+            if (restore_s := kept.get(name)) is not None:
+                yield end, restore_s
+
+    def _longest_first(self) -> Iterator[tuple[int, int]]:
+        return zip(reversed(self.names), reversed(self.ends), strict=True)
 
 
 NO_PREFIXES = PromptPrefixes()
 
 
-def name_prefixes(pieces: Iterable[Piece], *, salt: str) -> PromptPrefixes:
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Names of the beginnings that a replica need not compute again."""
+
+    slots: frozenset[int] = frozenset()
+    # By tier ("parked", "ram", "disk"): the time to restore each, as the replica predicts it from measured speeds.
+    tiers: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.slots) or any(self.tiers.values())
+
+    def bytes_by_place(self, prefixes: PromptPrefixes) -> dict[str, int]:
+        """Return the bytes of a prompt that the slots and each tier hold."""
+        places = {SLOTS: self.slots, **{tier: kept.keys() for tier, kept in self.tiers.items()}}
+        return {place: prefixes.held_bytes(held) for place, held in places.items()}
+
+    def most_bytes(self, prefixes: PromptPrefixes) -> int:
+        """Return the bytes of a prompt that are held in any place."""
+        return max(self.bytes_by_place(prefixes).values())
+
+
+NOTHING_HELD = Holdings()
+
+
+def name_prefixes(parts: Iterable[bytes], *, salt: str) -> PromptPrefixes:
     """Name the beginnings of a prompt, the whole of it included."""
-    digest = hashlib.blake2b(digest_size=8, key=hashlib.sha256(salt.encode()).digest())
-    names: list[int] = []
-    ends: list[int] = []
-    size, boundary, kind = 0, _STEP_BYTES_MIN, -1
-
-    def name() -> None:
-        names.append(int.from_bytes(digest.copy().digest(), "little"))
-        ends.append(size)
-
-    for piece in pieces:
-        if piece.kind != kind:
-            kind = piece.kind
-            digest.update(b"\0" + bytes([kind]))
-        view = memoryview(piece.content)
-        while len(names) < NAMES_MAX - 1 and size + len(view) >= boundary:
-            part = boundary - size
-            digest.update(view[:part])
-            view, size = view[part:], boundary
-            name()
-            boundary += max(_STEP_BYTES_MIN, boundary // _STEP_SHARE)
-        digest.update(view)
-        size += len(view)
-    if size and (not ends or ends[-1] < size):
-        name()
-    return PromptPrefixes(names=tuple(names), ends=tuple(ends), size_bytes=size)
+    named = name_prompt(parts, salt=salt)
+    return PromptPrefixes(names=tuple(named.names), ends=tuple(named.ends), size_bytes=named.size_bytes)

@@ -1,29 +1,35 @@
 """Choose the replica of a request: filter, predict what each would cost, take the cheapest.
 
-What a replica holds of the prompt it need not evaluate; what runs there already slows the answer down.
+What a replica holds of the prompt it need not evaluate; what runs there already slows the answer down. Every figure of
+a prediction was measured: by the replica, or where it has not computed anything yet, by the others of its model. A
+prompt that none holds goes where least is held, so that it takes the place of nothing that may be wanted again.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from statistics import fmean
 
-from gateway.core.dispatch.prompt_prefixes import NO_PREFIXES, PromptPrefixes
+from common.spec.bands import Band
+from common.spec.pace import UNKNOWN_PACE, RunnerPace
+from gateway.core.dispatch.prompt_prefixes import NO_PREFIXES, NOTHING_HELD, SLOTS, Holdings, PromptPrefixes
 
-# Text of most languages and tokenizers.
-_BYTES_PER_TOKEN = 4
-# Of a replica that has not evaluated a prompt yet, and knows of none that has.
-_PROMPT_TOKENS_PER_S = 500.0
-# A prompt that was moved to host RAM comes back about so many times faster than it is computed.
-_PARKED_SPEEDUP = 16
-# Seconds that an answer takes longer in a full replica than in an idle one: a held prefix has to save as much.
-_FULL_COST_S = 0.2
+# While no replica of a model has computed anything, they differ only by what is left to compute.
+_UNMEASURED = RunnerPace(token_s=1.0, bytes_per_token=1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class KeptState:
-    """A saved state that a replica can restore, by the names of the beginnings of its prompt."""
+class Prediction:
+    """Time that a request takes at a replica more than its tokens take alone."""
 
-    names: frozenset[int]
-    restore_s: float  # as the replica predicts it, from measured speeds
+    first_token_s: float
+    slowdown_s: float  # of the answer, by what runs there already
+    place: str = ""  # what its prompt goes on from: `SLOTS`, or a tier; empty: everything is computed
+
+    @property
+    def cost_s(self) -> float:
+        """Return what a choice compares."""
+        return self.first_token_s + self.slowdown_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +40,18 @@ class ReplicaCandidate:
     context_tokens: int
     slots_total: int
     slots_free: int
+    slots_open: tuple[int, ...] = ()  # busy ones that a request of each band would be given, the highest band first
     work: int
-    held: frozenset[int] = frozenset()  # names of the beginnings of prompts in its slots
-    parked: frozenset[int] = frozenset()  # likewise of prompts in its host RAM
-    kept: tuple[KeptState, ...] = ()  # in the tiers of its node
-    prompt_tokens_per_s: float = 0.0  # 0: not known
+    holdings: Holdings = NOTHING_HELD
+    pace: RunnerPace = UNKNOWN_PACE
     layers_on_devices: int = 0  # the output counts as one
     layers_total: int = 0
     has_suspect: bool = False  # runs a request that may have crashed a runner
+
+    def taken(self) -> "ReplicaCandidate":
+        """Return it with one more request."""
+        slots_open = self.slots_open if self.slots_free else tuple(max(slots - 1, 0) for slots in self.slots_open)
+        return replace(self, slots_free=max(self.slots_free - 1, 0), slots_open=slots_open, work=self.work + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,35 +83,58 @@ def is_able(candidate: ReplicaCandidate, need: ReplicaNeed) -> bool:
     )
 
 
-def choose_replica(candidates: Iterable[ReplicaCandidate], need: ReplicaNeed) -> str | None:
-    """Return the key of the best replica with a free slot, or None: every able one is busy, or none is able."""
-    able = [c for c in candidates if is_able(c, need) and c.slots_free > 0 and not (need.is_suspect and c.has_suspect)]
+def choose_replica(candidates: Iterable[ReplicaCandidate], need: ReplicaNeed, band: Band = Band.LOW) -> str | None:
+    """Return the key of the best replica with a slot, or None: every able one is busy, or none is able.
+
+    Where no slot is free, one that pauses a request of a lower band counts as having one.
+    """
+    usable = [c for c in candidates if is_able(c, need) and not (need.is_suspect and c.has_suspect)]
+    able = [c for c in usable if c.slots_free > 0] or [c for c in usable if any(c.slots_open[band : band + 1])]
     if not able:
         return None
     if len(able) == 1:
         return able[0].key
-    known = [c.prompt_tokens_per_s for c in able if c.prompt_tokens_per_s]
-    usual = sum(known) / len(known) if known else _PROMPT_TOKENS_PER_S
-    return max(able, key=lambda c: (-cost_s(c, need.prefixes, usual_tokens_per_s=usual), -c.work, c.key)).key
+    paces = known_paces(able)
+    predicted = {one.key: predict(one, need.prefixes, pace=paces[one.key]) for one in able}
+    return max(able, key=lambda one: (-predicted[one.key].cost_s, -one.work, -len(one.holdings.slots), one.key)).key
 
 
-def cost_s(candidate: ReplicaCandidate, prefixes: PromptPrefixes, *, usual_tokens_per_s: float) -> float:
-    """Predict the seconds that a request takes more there than at an idle replica that holds its whole prompt.
+def known_paces(candidates: Sequence[ReplicaCandidate]) -> dict[str, RunnerPace]:
+    """Return the pace of each replica, by key; a figure that one lacks is the mean of those that have it.
 
-    `usual_tokens_per_s`: of prompts, for a replica whose own speed is not known.
+    One that has computed nothing counts as fast as the fastest, as else it would get nothing to compute.
     """
-    held_bytes: float = prefixes.held_bytes(candidate.held)
-    if candidate.parked:
-        held_bytes = max(held_bytes, prefixes.held_bytes(candidate.parked) * (1 - 1 / _PARKED_SPEEDUP))
-    busy_fraction = 1 - candidate.slots_free / candidate.slots_total if candidate.slots_total else 1.0
-    # Running requests take part in every step in which the prompt is evaluated.
-    byte_s = (1 + busy_fraction) / (candidate.prompt_tokens_per_s or usual_tokens_per_s) / _BYTES_PER_TOKEN
-    prompt_s = (prefixes.size_bytes - held_bytes) * byte_s
-    for state in candidate.kept:  # a replica restores only if that is faster
-        prompt_s = min(prompt_s, state.restore_s + (prefixes.size_bytes - prefixes.held_bytes(state.names)) * byte_s)
-    return prompt_s + _FULL_COST_S * busy_fraction
+    paces = [one.pace for one in candidates]
+    fastest = min((one for one in paces if one.token_s), key=lambda one: one.token_s, default=_UNMEASURED)
+    sizes = [one.bytes_per_token for one in paces if one.bytes_per_token]
+    bytes_per_token = fmean(sizes or [_UNMEASURED.bytes_per_token])
+    answer_tokens = fmean([one.answer_tokens for one in paces if one.answer_tokens] or [0.0])
+    return {
+        one.key: replace(
+            one.pace,
+            call_s=one.pace.call_s if one.pace.token_s else fastest.call_s,
+            token_s=one.pace.token_s or fastest.token_s,
+            bytes_per_token=one.pace.bytes_per_token or bytes_per_token,
+            answer_tokens=one.pace.answer_tokens or answer_tokens,
+        )
+        for one in candidates
+    }
 
 
-def saved_bytes(prefixes: PromptPrefixes, states: Iterable[KeptState]) -> int:
-    """Return the bytes of a prompt that one of several states has."""
-    return max((prefixes.held_bytes(state.names) for state in states), default=0)
+def predict(candidate: ReplicaCandidate, prefixes: PromptPrefixes, *, pace: RunnerPace) -> Prediction:
+    """Predict the first token of a request there, from the cheapest of what it holds of the prompt."""
+    busy = candidate.slots_total - candidate.slots_free
+
+    def computed_s(held_bytes: int) -> float:
+        """Return the time to compute the rest; the last token is computed in any case, as its logits are wanted."""
+        tokens = max(1.0, (prefixes.size_bytes - held_bytes) / pace.bytes_per_token)
+        # What runs takes part in every call.
+        calls = ceil(tokens / max(1, pace.batch_tokens - busy)) if pace.batch_tokens else 1
+        return tokens * pace.token_s + calls * (pace.call_s + busy * pace.token_s)
+
+    held_bytes = prefixes.held_bytes(candidate.holdings.slots)
+    ways = [(computed_s(held_bytes), SLOTS if held_bytes else "")]
+    for tier, kept in candidate.holdings.tiers.items():  # a replica restores only if that is faster
+        ways += [(restore_s + computed_s(end), tier) for end, restore_s in prefixes.restores(kept)]
+    first_token_s, place = min(ways, key=lambda way: way[0])
+    return Prediction(first_token_s, pace.answer_tokens * busy * pace.token_s, place)

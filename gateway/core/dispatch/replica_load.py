@@ -13,6 +13,7 @@ class ReplicaLoad:
     slots_total: int
     slots_busy: int = 0
     queued: int = 0
+    open_slots: tuple[int, ...] = ()  # busy ones that a request of each band would be given, the highest band first
     in_flight: int = 0  # requests of this gateway, exact
     started_since_report: int = 0
     ended_since_report: int = 0
@@ -32,6 +33,13 @@ class ReplicaLoad:
             return 0
         return max(self.slots_total - self.work, 0)
 
+    @property
+    def slots_open(self) -> tuple[int, ...]:
+        """Busy slots that a request of each band sent now would be given; a lower band is paused for it."""
+        if self.state is not ReplicaState.READY or not self.reachable:
+            return ()
+        return tuple(max(slots - self.started_since_report, 0) for slots in self.open_slots)
+
 
 def reported(
     load: ReplicaLoad,
@@ -40,6 +48,7 @@ def reported(
     slots_total: int,
     slots_busy: int,
     queued: int,
+    open_slots: tuple[int, ...] = (),
     load_fraction: float = 0.0,
 ) -> ReplicaLoad:
     """Return the load as the replica reported it."""
@@ -49,6 +58,7 @@ def reported(
         slots_total=slots_total,
         slots_busy=slots_busy,
         queued=queued,
+        open_slots=open_slots,
         load_fraction=load_fraction,
         started_since_report=0,
         ended_since_report=0,
@@ -73,7 +83,7 @@ def saturated(load: ReplicaLoad) -> ReplicaLoad:
     The end of the refused request frees nothing, nor do those of others while more wait there.
     """
     busy = load.slots_total + load.in_flight
-    return replace(load, slots_busy=busy, started_since_report=0, ended_since_report=0)
+    return replace(load, slots_busy=busy, open_slots=(), started_since_report=0, ended_since_report=0)
 
 
 def unreachable(load: ReplicaLoad) -> ReplicaLoad:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from common.errors import QueueFull
 
 # Work that is in progress, at most, while more comes than is done.
-TARGET_S = 0.05
+TARGET_S = 0.04
 # Work may stand above the target for so long.
 INTERVAL_S = 0.05
 # So many may always arrive at once.

@@ -9,7 +9,8 @@ from typing import Any
 
 from common.errors import ModelNotFound
 from common.nearest import did_you_mean
-from gateway.core.keys.keys import ID_LENGTH, UNLIMITED, Band, Key, Quota, Scope
+from common.spec.bands import Band
+from gateway.core.keys.keys import ID_LENGTH, UNLIMITED, Key, Quota, Scope
 
 VERSION = 1
 _ID = re.compile(rf"[0-9A-Za-z]{{{ID_LENGTH}}}")

@@ -12,10 +12,11 @@ import string
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from types import MappingProxyType
 
 from common.errors import ModelNotFound, PermissionDenied, Unauthenticated
+from common.spec.bands import Band
 from gateway.core.request.model_names import parse_model_name
 
 BASE62 = string.digits + string.ascii_letters
@@ -46,14 +47,6 @@ class Scope(StrEnum):
 
 
 ALL_SCOPES = frozenset(Scope)
-
-
-class Band(IntEnum):
-    """Priority band; a lower number goes first."""
-
-    HIGH = 0
-    NORMAL = 1
-    LOW = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

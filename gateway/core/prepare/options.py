@@ -28,6 +28,7 @@ class AnswerPlan:
     cache_prompt: bool
     speculates: bool
     context_tokens: int | None
+    speculative_tokens: int | None = None  # most guesses of a call; None: as many as pay
     think_budget: int | None = None  # tokens of reasoning; None: as many as the model wants
 
 
@@ -59,6 +60,7 @@ def plan_answer(
         cache_prompt=cast(bool, merged.get("cache_prompt", True)),
         speculates=merged.get("speculative", "auto") == "on",
         context_tokens=context_tokens,
+        speculative_tokens=cast(int | None, merged.get("speculative_tokens")),
         think_budget=cast(int | None, merged.get("think_budget")),
     )
 

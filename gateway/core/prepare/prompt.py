@@ -4,12 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from gateway.core.dispatch.prompt_prefixes import Piece
+from common.spec.prompt_names import bytes_of_ids, bytes_of_image
 from gateway.core.prepare.literals import Literal, Picture, Segment, Text, TokenIds
 
-_TEXT, _LITERAL, _IDS, _MEDIA = range(4)
-# An image is recognised by its size and its ends: a name is a hint, and megabytes would hold up the event loop.
-_MEDIA_END_BYTES = 4096
 _ID_BYTES = 4
 _END_CHARACTERS = 4096
 
@@ -28,19 +25,16 @@ class Prompt:
         """Return the last of the template's text: it may have opened the answer's reasoning."""
         return _text_of(self.segments[-1])[-_END_CHARACTERS:] if self.segments else ""
 
-    def pieces(self) -> Iterator[Piece]:
-        """Split the prompt into the pieces that the names of its prefixes are computed from."""
+    def parts(self) -> Iterator[bytes]:
+        """Yield the bytes that the names of its beginnings are computed from; a runner names the same ones."""
         for segment in self.segments:
             match segment:
-                case Text(text):
-                    yield Piece(_TEXT, text.encode())
-                case Literal(text):
-                    yield Piece(_LITERAL, text.encode())
+                case Text(text) | Literal(text):
+                    yield text.encode()
                 case TokenIds(ids):
-                    yield Piece(_IDS, b"".join(token_id.to_bytes(_ID_BYTES, "little") for token_id in ids))
+                    yield bytes_of_ids(ids)
                 case Picture(data):
-                    ends = data[:_MEDIA_END_BYTES] + data[-_MEDIA_END_BYTES:]
-                    yield Piece(_MEDIA, len(data).to_bytes(8, "little") + ends)
+                    yield bytes_of_image(data)
 
 
 def prompt_of(segments: Sequence[Segment], stop: tuple[str, ...] = ()) -> Prompt:

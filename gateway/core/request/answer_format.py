@@ -11,7 +11,6 @@ import orjson
 
 from common.errors import InvalidRequest
 from common.gbnf import literal
-from gateway.core.request.schema_limits import check_schema
 
 _GUIDED = "guided_"
 NEWER = "structured_outputs"
@@ -91,10 +90,10 @@ def parse_output_format(value: object, field: str) -> AnswerFormat | None:
 
 
 def schema_format(schema: dict[str, Any], field: str) -> AnswerFormat:
-    """Return the format of JSON that a schema describes.
+    """Return the format of JSON that a schema describes, whose parts are checked before it is compiled.
 
     Raises:
-        InvalidRequest: the schema is beyond the limits.
+        InvalidRequest: the schema is too long.
     """
     return AnswerFormat(field=field, json_schema=_schema_text(schema, field))
 
@@ -138,7 +137,6 @@ def _schema_text(schema: dict[str, Any], field: str) -> str:
     text = orjson.dumps(schema)
     if len(text) > SCHEMA_BYTES_MAX:
         raise InvalidRequest(f"the schema in {field} is longer than {SCHEMA_BYTES_MAX} bytes", param=field)
-    check_schema(schema, field)
     return text.decode()
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 
 from common.errors import InvalidRequest
 from common.spec import sampling
+from common.spec.layout import DRAFTED_TOKENS_MAX
 from common.spec.load_options import NO_LOAD_OPTIONS, LoadOptions
 from common.spec.rules import OptionKind, Rule
 from common.spec.sampling import INT32_MAX
@@ -33,6 +34,7 @@ SAMPLING_RULES: Mapping[str, Rule] = {
     "cache_prompt": Rule(kind=OptionKind.BOOLEAN),
     "require_gpu": Rule(kind=OptionKind.BOOLEAN),
     "speculative": Rule(kind=OptionKind.CHOICE, range_text="auto, on or off", choices=SPECULATIVE),
+    "speculative_tokens": _whole(0, DRAFTED_TOKENS_MAX, f"between 0 and {DRAFTED_TOKENS_MAX}"),
     "think_budget": _whole(0, INT32_MAX, "at least 0"),
 }
 # Load options of a replica; named in the x-puna-ignored header if the caller may not set them.

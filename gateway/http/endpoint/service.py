@@ -10,7 +10,7 @@ from common.effective_settings import EffectiveSetting
 from common.errors import InsufficientMemory, InternalError, ModelUnavailable, PunaError
 from common.telemetry.logs import get_logger
 from gateway.answers.choices import ChoiceEvent, merge_choices
-from gateway.answers.feed import EndOfFeed, Feed
+from gateway.answers.feed import Feed
 from gateway.answers.inference import Inference
 from gateway.answers.live import LiveRequests
 from gateway.answers.model_access import ModelAccess
@@ -112,9 +112,7 @@ class Service:
 
         feed: Feed[Item] = Feed(self._guarded(events(), record), self.feeds)
         async with feed:
-            item = await feed.next()
-        assert not isinstance(item, EndOfFeed)  # one item comes, or an error is raised
-        return item
+            return await anext(feed)
 
     async def all_answered(self) -> None:
         """Return once no answer is in progress."""

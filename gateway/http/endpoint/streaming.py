@@ -1,7 +1,9 @@
 """Streams over HTTP: server-sent events and lines of JSON. Each ends in exactly one terminal or error object."""
 
+import asyncio
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import orjson
@@ -9,7 +11,7 @@ import orjson
 from common.errors import InternalError, PunaError, RequestCanceled
 from common.telemetry.logs import get_logger
 from gateway.answers.choices import ChoiceEvent
-from gateway.answers.feed import EndOfFeed, Feed
+from gateway.answers.feed import Feed
 from gateway.core.request.answers import Delta, Dialect, LoadUpdate, Queued
 from gateway.http.endpoint.errors import error_body
 from gateway.http.endpoint.exchange import Exchange
@@ -28,21 +30,50 @@ Objects = Callable[[Event], Iterable[object]]
 
 
 async def stream_ndjson(exchange: Exchange, feed: Feed[Event], objects: Objects[Event]) -> None:
-    """Write one object per line. Never committed before the first object, because clients parse every line."""
+    """Write one object per line. Never committed before the first object, because clients parse every line.
+
+    Later silence is filled with spaces in front of the next object, which parsers of JSON skip; an empty line would
+    end the stream of Ollama's own clients with an error.
+    """
+    loop = asyncio.get_running_loop()
+    spaces = _Spaces(exchange, heard_s=loop.time())
+    writing = loop.create_task(spaces.write(), name="spaces")
     try:
-        while not isinstance(batch := await feed.next_batch(), EndOfFeed):
-            lines = [orjson.dumps(value) + b"\n" for event in batch for value in objects(event)]
+        async for event in feed:
+            spaces.heard_s = loop.time()
+            lines = [orjson.dumps(value) + b"\n" for value in objects(event)]
             if lines:
                 if exchange.status is None:
                     await exchange.begin(200, NDJSON_HEADERS)
-                await exchange.write(b"".join(lines), more=not feed.is_over)
+                await exchange.write(b"".join(lines))
     except PunaError as error:
         if exchange.status is None or isinstance(error, RequestCanceled):
             raise
         await _write_error(exchange, error, b"", b"\n")
-        return
-    if not exchange.complete:
+    else:
         await exchange.write(b"", more=False)
+    finally:
+        writing.cancel()
+
+
+@dataclass(slots=True)
+class _Spaces:
+    """White space in the silence of a stream of lines, which keeps the connection alive."""
+
+    exchange: Exchange
+    heard_s: float  # when the last event came, on the loop's clock
+
+    async def write(self) -> None:
+        """Write a space whenever nothing has come for a while; before the first object nothing."""
+        loop = asyncio.get_running_loop()
+        while True:
+            wait_s = self.heard_s + HEARTBEAT_S - loop.time()
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+                continue
+            self.heard_s = loop.time()
+            if self.exchange.status is not None and not self.exchange.complete:
+                await self.exchange.write(b" ")
 
 
 def data_event(value: object) -> bytes:
@@ -67,28 +98,49 @@ class SseStream(Generic[Event]):
     heartbeat: bytes = b""  # empty: a comment that says what is being waited for
     failure: Callable[[dict[str, object]], Any] | None = None  # makes the event of a broken stream from its error
     _progress: str = "waiting"
+    _heard_s: float = 0.0  # on the loop's clock
+    _begun: bool = False
+    _beginning: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self) -> None:
         """Relay the feed."""
         frame: Callable[[Any], bytes] = named_event if self.named else data_event
-        end = b"" if self.named else SSE_DONE
+        loop = asyncio.get_running_loop()
+        self._heard_s = loop.time()
+        comments = loop.create_task(self._comment(), name="comments")
         try:
-            while not isinstance(batch := await self._next_batch(), EndOfFeed):
-                events = [frame(value) for item in batch for value in self.objects(item)]
-                is_over = self.feed.is_over
-                if is_over:
-                    events.append(end)
-                if events:
+            async for item in self.feed:
+                self._heard_s = loop.time()
+                event = item.event if isinstance(item, ChoiceEvent) else item
+                if not isinstance(event, Delta):
+                    self._note_progress(event)
+                frames = [frame(value) for value in self.objects(item)]
+                if frames:
                     await self._begin()
-                    await self.exchange.write(b"".join(events), more=not is_over)
+                    await self.exchange.write(b"".join(frames))
+            await self._begin()
+            await self.exchange.write(b"" if self.named else SSE_DONE, more=False)
         except PunaError as error:
             if self.exchange.status is None or isinstance(error, RequestCanceled):
                 raise
-            await self._fail(error)
-            return
-        if not self.exchange.complete:
             await self._begin()
-            await self.exchange.write(end, more=False)
+            await self._fail(error)
+        finally:
+            comments.cancel()
+
+    async def _comment(self) -> None:
+        """Write a comment whenever nothing has come for a while, which keeps the connection alive."""
+        loop = asyncio.get_running_loop()
+        while True:
+            silence_s = HEARTBEAT_S if self._begun else self.commit_s or math.inf
+            wait_s = self._heard_s + silence_s - loop.time()
+            if wait_s > 0:
+                await asyncio.sleep(min(wait_s, HEARTBEAT_S))
+                continue
+            self._heard_s = loop.time()
+            await self._begin()
+            if not self.exchange.complete:
+                await self.exchange.write(self.heartbeat or f": {self._progress}\n\n".encode())
 
     async def _fail(self, error: PunaError) -> None:
         if self.failure is not None:
@@ -99,24 +151,6 @@ class SseStream(Generic[Event]):
         is_named = self.exchange.dialect is Dialect.ANTHROPIC
         await _write_error(self.exchange, error, b"event: error\ndata: " if is_named else b"data: ", b"\n\n")
 
-    async def _next_batch(self) -> list[Event] | EndOfFeed:
-        """Return the feed's next events; while there are none, comments keep the connection alive."""
-        while True:
-            begun = self.exchange.status is not None
-            timeout_s = HEARTBEAT_S if begun else self.commit_s or None
-            try:
-                batch = await self.feed.next_batch(timeout_s)
-            except TimeoutError:
-                await self._begin()
-                await self.exchange.write(self.heartbeat or f": {self._progress}\n\n".encode())
-                continue
-            if not isinstance(batch, EndOfFeed):
-                for item in batch:
-                    event = item.event if isinstance(item, ChoiceEvent) else item
-                    if not isinstance(event, Delta):
-                        self._note_progress(event)
-            return batch
-
     def _note_progress(self, item: object) -> None:
         match item:
             case Queued(position=position):
@@ -125,8 +159,12 @@ class SseStream(Generic[Event]):
                 self._progress = f"loading {fraction:.0%}"
 
     async def _begin(self) -> None:
-        if self.exchange.status is None:
-            await self.exchange.begin(200, SSE_HEADERS)
+        if self._begun:
+            return
+        async with self._beginning:
+            if self.exchange.status is None:
+                await self.exchange.begin(200, SSE_HEADERS)
+            self._begun = True
 
 
 async def _write_error(exchange: Exchange, error: PunaError, before: bytes, after: bytes) -> None:

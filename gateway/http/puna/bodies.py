@@ -80,6 +80,7 @@ class ConstraintsBody(OwnBody):
     cache_type_v: str = ""
     flash_attention: str = Field(default="", description="auto, on or off")
     use_mmap: bool | None = None
+    draft: str = Field(default="", description="Name of a smaller model that guesses its tokens")
 
 
 class ExplainBody(OwnBody):
@@ -287,6 +288,8 @@ class ExplainedSpeculation(ResponseModel):
     accepted_tokens: int
     drafters_off: int
     call_ms: float = Field(description="Of a decode call with one input; 0: durations are not known yet")
+    draft_ms: float = Field(description="Of one token that the draft model guesses; 0: there is none")
+    draft_off_reason: str = Field(description="Reason why the draft model is not used; empty: it is, or there is none")
     paying_share: float | None = Field(
         description="Smallest share of right guesses that pays for one sequence; null: none does, or it is not known"
     )

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from common.errors import InvalidRequest
 from gateway.core.keys.keys import Scope
-from gateway.core.request.answers import Chat, RawPrompt
+from gateway.core.request.answers import Chat, RawPrompt, Think
 from gateway.core.request.conversation import MESSAGES_MAX, TOOLS_MAX
 from gateway.core.request.thinking import parse_think
 from gateway.http.endpoint.exchange import Exchange
@@ -46,7 +46,7 @@ def token_routes(service: Service) -> list[Route]:
 
 
 class TokenizeBody(OwnBody):
-    """POST /puna/v1/tokenize: a text as it is, or messages as an answer would read them."""
+    """POST /puna/v1/tokenize and /puna/v1/explain/prompt: a text as it is, or messages as an answer reads them."""
 
     model: str = Field(min_length=1)
     text: str | None = None
@@ -81,11 +81,9 @@ class Tokens(Endpoints):
     async def tokenize(self, exchange: Exchange) -> None:
         """POST /puna/v1/tokenize."""
         body = validated(TokenizeBody, await exchange.json())
-        if (body.text is None) == (body.messages is None):
-            raise InvalidRequest("give either text or messages", param="text")
+        prompt, think = prompt_of_body(body)
         exchange.record.model = body.model
-        think = parse_think(body.think)
-        ids = await self.service.whole(self.models.tokenize(body.model, _prompt(body), think), exchange.record)
+        ids = await self.service.whole(self.models.tokenize(body.model, prompt, think), exchange.record)
         await exchange.respond_json({"tokens": list(ids), "count": len(ids)})
 
     async def detokenize(self, exchange: Exchange) -> None:
@@ -96,9 +94,17 @@ class Tokens(Endpoints):
         await exchange.respond_json({"text": text.decode(errors="replace")})
 
 
-def _prompt(body: TokenizeBody) -> Chat | RawPrompt:
+def prompt_of_body(body: TokenizeBody) -> tuple[Chat | RawPrompt, Think | None]:
+    """Return the prompt that a body has.
+
+    Raises:
+        InvalidRequest: it has none, or two.
+    """
+    if (body.text is None) == (body.messages is None):
+        raise InvalidRequest("give either text or messages", param="text")
+    think = parse_think(body.think)
     if body.messages is None:
-        return RawPrompt(text=body.text or "")
+        return RawPrompt(text=body.text or ""), think
     if not body.messages:
         raise InvalidRequest("messages must not be empty", param="messages")
-    return Chat(messages=tuple(message_of(message) for message in body.messages), tools=tuple(body.tools))
+    return Chat(messages=tuple(message_of(message) for message in body.messages), tools=tuple(body.tools)), think

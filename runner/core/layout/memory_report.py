@@ -14,7 +14,7 @@ class ClassBytes:
         layer_weights_bytes: part of `weights_bytes` for each layer, block 0 first, output layer last; empty: unknown.
         layer_cache_bytes: likewise of `cache_bytes`.
         input_weights_bytes: part of `weights_bytes`: token embeddings. With the layers' it makes up the whole.
-        projector_bytes: vision projector, weights and graph; beside the other classes.
+        projector_bytes: vision projector and draft model, each with its graph and cache; beside the other classes.
     """
 
     weights_bytes: int = 0
@@ -69,6 +69,13 @@ def sum_by_device(buffers: Iterable[BufferUse], *, device_ids: Sequence[str]) ->
         else:
             by_device[buffer.device_id] = by_device.get(buffer.device_id, ClassBytes()).plus(buffer.bytes)
     return MemoryUse(devices=tuple(by_device.items()), host=host)
+
+
+def add_draft(use: MemoryUse, draft: MemoryUse) -> MemoryUse:
+    """Add what a draft model takes to its target's report, where it lies beside the target's own classes."""
+    taken = {device_id: ClassBytes(projector_bytes=count.total_bytes) for device_id, count in draft.devices}
+    devices = tuple((device_id, count.plus(taken.get(device_id, ClassBytes()))) for device_id, count in use.devices)
+    return MemoryUse(devices=devices, host=use.host.plus(ClassBytes(projector_bytes=draft.host.total_bytes)))
 
 
 def extrapolate(small: MemoryUse, large: MemoryUse, *, small_cells: int, large_cells: int, cells: int) -> MemoryUse:

@@ -14,20 +14,24 @@ from dataclasses import dataclass, field
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 # Far above every real model, far below what could exhaust the machine.
-KEYS_MAX = 100_000
-TENSORS_MAX = 100_000
-HEADER_BYTES_MAX = 256 * 1024 * 1024
+KEYS_MAX = 30_000
+TENSORS_MAX = 30_000
+HEADER_BYTES_MAX = 64 * 1024 * 1024
 NAME_BYTES_MAX = 65_535
 TENSOR_NAME_BYTES_MAX = 63  # GGML_MAX_NAME is 64 with the final NUL
 STRING_BYTES_MAX = 10_000_000
 TEMPLATE_BYTES_MAX = 256 * 1024
 TRUNCATED = "truncated, or still being written"
 ARRAY_ELEMENTS_MAX = 4_000_000  # arrays of arrays are refused as a whole: the engine's own reader does not know them
-# A verdict takes at most about a second of CPU time on a slow machine, whatever the counts are. The unit is a string of
-# an array; real models have a million, a thousand tensors and a hundred keys.
-WORK_MAX = 4_000_000
-KEY_WORK = 12
-TENSOR_WORK = 24
+# A header is checked, read by the engine and described in 2 s of CPU time, whatever its counts are. The unit is about a
+# microsecond of a slow machine. The largest real headers need 1.4 million: 262,144 tokens and 515,000 merges, which are
+# strings of an array, a thousand tensors and a hundred keys.
+WORK_MAX = 1_800_000
+KEY_WORK = 30
+TENSOR_WORK = 30
+TOKEN_WORK = 3  # beside that of its string: its text and type are looked at
+NUMBERS_PER_WORK = 6  # of an array
+BYTES_PER_WORK = 32  # of a text
 DIMENSIONS_MAX = 4
 ELEMENTS_MAX = 2**48
 ALIGNMENT_DEFAULT = 32
@@ -56,6 +60,7 @@ COUNTS = {
 ENDINGS = tuple(COUNTS)
 RECURRENT_PREFIXES = (b".ssm.", b".wkv.")  # of the keys of models that may have no attention
 ARCHITECTURE_KEY = b"general.architecture"
+TOKENS_KEY = b"tokenizer.ggml.tokens"
 
 _PRINTABLE = re.compile(rb"[\x20-\x7e]+")
 _UINT32, _STRING, _ARRAY = 4, 8, 9
@@ -209,7 +214,7 @@ class _Cursor:
         """Count what is read next against the limit of a header."""
         self._work_left -= amount
         if self._work_left < 0:
-            raise BadGguf(f"too many keys, tensors and strings in arrays (work over {WORK_MAX})", self.offset)
+            raise BadGguf(f"too many keys, tensors, texts and items of arrays (work over {WORK_MAX})", self.offset)
 
     def take(self, count: int) -> memoryview:
         """Read the next `count` bytes."""
@@ -240,6 +245,7 @@ class _Cursor:
         length = self.u64()
         if length > length_max:
             raise BadGguf(f"{what} of {length} bytes, at most {length_max} are allowed", start)
+        self.work(length // BYTES_PER_WORK)
         return bytes(self.take(length))
 
     def skip_strings(self, count: int) -> None:
@@ -311,7 +317,7 @@ def _read_key(cursor: _Cursor, keys: _Keys) -> None:
         if name == ARCHITECTURE_KEY:
             keys.architecture = text
     elif kind == _ARRAY:
-        _read_array(cursor)
+        _read_array(cursor, name)
     else:
         raise BadGguf(f"key {name[:64]!r} has the unknown type {kind}", start)
 
@@ -334,15 +340,17 @@ def _read_count(cursor: _Cursor, name: bytes, kind: int) -> Sequence[int]:
     return values
 
 
-def _read_array(cursor: _Cursor) -> None:
+def _read_array(cursor: _Cursor, name: bytes) -> None:
     """Skip an array."""
     start = cursor.offset
     kind, count = cursor.u32(), cursor.u64()
     if count > ARRAY_ELEMENTS_MAX:
         raise BadGguf(f"array of {count} elements, at most {ARRAY_ELEMENTS_MAX} are allowed", start)
     if kind == _STRING:
+        cursor.work(count * TOKEN_WORK if name == TOKENS_KEY else 0)
         cursor.skip_strings(count)
     elif kind in _SCALAR_BYTES:
+        cursor.work(count // NUMBERS_PER_WORK)
         cursor.take(count * _SCALAR_BYTES[kind])
     else:
         raise BadGguf(f"array of the unknown or nested type {kind}", start)

@@ -19,13 +19,15 @@ class AdapterFile:
 class ModelFiles:
     """A model, its vision projector if it has one, and the adapters that every request goes through.
 
-    A model that is split over files has the first in `model` and the others, in their order, in `more`.
+    A model that is split over files has the first in `model` and the others, in their order, in `more`. `draft` are the
+    files of a smaller model that guesses its tokens; empty: none does.
     """
 
     model: Path
     more: tuple[Path, ...] = ()
     projector: Path | None = None
     adapters: tuple[AdapterFile, ...] = ()
+    draft: tuple[Path, ...] = ()
 
     @property
     def weights(self) -> tuple[Path, ...]:
@@ -36,7 +38,7 @@ class ModelFiles:
     def all(self) -> tuple[Path, ...]:
         """Every file that a load reads, the model's own first."""
         projector = () if self.projector is None else (self.projector,)
-        return *self.weights, *projector, *(adapter.path for adapter in self.adapters)
+        return *self.weights, *projector, *(adapter.path for adapter in self.adapters), *self.draft
 
 
 def projector_stems(stem: str) -> tuple[str, str]:

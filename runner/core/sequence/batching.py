@@ -1,10 +1,11 @@
 """Decide which inputs of which sequences go into the next decode call. Pure.
 
 Generating sequences get their one token first. The rest goes to the prompt that is done first; another one shares the
-call only where that delays the first less than a call of its own would delay all that wait.
+call only where that delays the first less than a call of its own would delay all that wait. Tenants take turns: each
+one's prompts count as queued behind what was computed of its earlier ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 # A call that holds generating sequences takes so long with prompts, so that no stream stands still for longer; where a
@@ -22,6 +23,7 @@ class BatchRow(NamedTuple):
     # Lengths of the indivisible units that the pending inputs begin with; empty: every input stands alone.
     unit_tokens: tuple[int, ...] = ()
     passed_tokens: int = 0  # inputs of others in calls that left this sequence out
+    tenant: str = ""
     tokens: int = 0  # how many of the pending inputs the plan takes, the first ones
 
     @property
@@ -48,20 +50,57 @@ class CallCost(NamedTuple):
 UNKNOWN_COST = CallCost()
 
 
-def plan_batch(wanted: Sequence[BatchRow], *, batch_tokens: int, cost: CallCost = UNKNOWN_COST) -> BatchPlan:
+class TenantClocks:
+    """Prompt inputs computed for each tenant while prompts wait.
+
+    Source: start-time fair queueing (Goyal et al., 1996). A tenant that comes back starts no earlier than those that
+    wait, so that idle time earns nothing, and a pause between two prompts forgives nothing.
+    """
+
+    def __init__(self) -> None:
+        self.inputs: dict[str, int] = {}
+
+    def start(self, wanted: Iterable[BatchRow]) -> None:
+        """Start the clocks of tenants whose prompts wait, and forget those that would start anew alike."""
+        waiting = {row.tenant for row in wanted if not row.generating}
+        if not waiting:
+            self.inputs.clear()
+            return
+        behind = min([self.inputs[tenant] for tenant in waiting if tenant in self.inputs], default=0)
+        self.inputs = {tenant: inputs for tenant, inputs in self.inputs.items() if inputs > behind}
+        for tenant in waiting:
+            self.inputs.setdefault(tenant, behind)
+
+    def book(self, rows: Iterable[BatchRow]) -> None:
+        """Count the inputs of a call."""
+        for row in rows:
+            if not row.generating:
+                self.inputs[row.tenant] += row.tokens
+
+
+def plan_batch(
+    wanted: Sequence[BatchRow],
+    *,
+    batch_tokens: int,
+    cost: CallCost = UNKNOWN_COST,
+    clocks: Mapping[str, int] | None = None,
+) -> BatchPlan:
     """Choose the rows of one decode call, and how many tokens each takes.
 
-    Sequences are ordered by what they have left, minus what passed them: others overtake a prompt until their inputs
-    are as many as its own, so no prompt takes more than twice the time that it takes as the first.
+    Sequences of a tenant are ordered by what they have left, minus what passed them: others overtake a prompt until
+    their inputs are as many as its own, so no prompt takes more than twice the time that it takes as the first.
 
     Args:
         wanted: a row of every sequence that has pending inputs, in the order of their keys.
         batch_tokens: most inputs of all sequences together. One unit that is larger widens its batch, alone in it.
         cost: of a call of this engine, as measured.
+        clocks: of the tenants whose prompts wait, see `TenantClocks`; None: all are one tenant's.
     """
     full = tuple([row.key for row in wanted if row.room_tokens < 1])
     able = [row for row in wanted if row.room_tokens >= 1]
     able.sort(key=lambda row: (not row.generating, row.pending_tokens - row.passed_tokens))
+    if clocks is not None and len(clocks) > 1:
+        able = _by_turns(able, dict(clocks))
     rows: list[BatchRow] = []
     left_out: list[int] = []
     free: float = batch_tokens
@@ -77,6 +116,16 @@ def plan_batch(wanted: Sequence[BatchRow], *, batch_tokens: int, cost: CallCost 
         else:
             left_out.append(row.key)
     return BatchPlan(tuple(rows), full, tuple(left_out))
+
+
+def _by_turns(able: list[BatchRow], clocks: dict[str, int]) -> list[BatchRow]:
+    """Order prompts by where their tenants' clocks stand when each is done; generating sequences stay first."""
+    done_at = []
+    for row in able:
+        if not row.generating:
+            clocks[row.tenant] += row.pending_tokens
+        done_at.append(-1 if row.generating else clocks[row.tenant])
+    return [able[index] for index in sorted(range(len(able)), key=done_at.__getitem__)]
 
 
 def _prompt_tokens_max(cost: CallCost) -> float:

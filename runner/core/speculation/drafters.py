@@ -29,6 +29,14 @@ class Drafter(Protocol):
         """Return at most `limit` tokens that may follow; none if there is no guess."""
 
 
+class CostlyDrafter(Drafter, Protocol):
+    """Takes time for each token that it guesses, so it is asked for as many as pay."""
+
+    @property
+    def token_s(self) -> float:
+        """Seconds that the guess of one token takes."""
+
+
 class ForcedTextDrafter:
     """Guesses the text that a grammar leaves no choice about, such as the keys of a JSON schema."""
 

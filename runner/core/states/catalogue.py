@@ -20,7 +20,7 @@ class StateEntry:
     size_bytes: int
     tier: Tier
     saved_s: float  # to compute it again; 0: not measured
-    names: tuple[int, ...] = ()  # that gateways gave to the beginnings of its prompt
+    names: tuple[int, ...] = ()  # of its beginnings; see `common.spec.prompt_names`
 
 
 class Catalogue:

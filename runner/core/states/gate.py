@@ -26,6 +26,21 @@ class _Way:
     restores: bool = True  # the last decision
 
 
+class CopySpeed:
+    """Speed of copies of states between a cache and host RAM, as measured."""
+
+    def __init__(self) -> None:
+        self.bytes_per_s = 1e9  # assumed before the first copy
+
+    def see(self, *, size_bytes: int, seconds: float) -> None:
+        """Learn from a copy."""
+        self.bytes_per_s += _NEWEST_SHARE * (size_bytes / max(seconds, 1e-6) - self.bytes_per_s)
+
+    def seconds(self, size_bytes: int) -> float:
+        """Predict the time of a copy."""
+        return size_bytes / self.bytes_per_s
+
+
 class RestoreGate:
     """Speeds of each tier and the decisions that follow from them. Owned by the engine thread."""
 

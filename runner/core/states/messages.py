@@ -6,14 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from common.spec.prompt_names import NAME_BYTES, NAMES_MAX
 from runner.core.states.catalogue import StateEntry
 from runner.core.states.chain import BLOCK_INPUTS, BLOCKS_MAX, HASH_BYTES
 from runner.core.states.gate import Tier
 
 MESSAGE_BYTES_MAX = 128 * 1024
 SALT_LENGTH_MAX = 256
-PREFIX_NAMES_MAX = 128
-_NAME_BYTES = 8
 _KEY_PATTERN = re.compile(f"[0-9a-f]{{{2 * HASH_BYTES}}}")
 _SECONDS_MAX = 1e6
 _COUNT_MAX = 2**48
@@ -51,7 +50,7 @@ def entry_fields(entry: StateEntry) -> dict[str, Any]:
         "inputs": entry.inputs,
         "bytes": entry.size_bytes,
         "saved_s": entry.saved_s,
-        "names": base64.b64encode(b"".join(name.to_bytes(_NAME_BYTES, "big") for name in entry.names)).decode(),
+        "names": base64.b64encode(b"".join(name.to_bytes(NAME_BYTES, "big") for name in entry.names)).decode(),
     }
 
 
@@ -151,11 +150,11 @@ def parted(links: bytes) -> tuple[bytes, ...]:
 
 
 def _read_names(text: object) -> tuple[int, ...]:
-    joined = _joined(text, "names", _NAME_BYTES)
-    starts = range(0, len(joined), _NAME_BYTES)
-    if len(starts) > PREFIX_NAMES_MAX:
+    joined = _joined(text, "names", NAME_BYTES)
+    starts = range(0, len(joined), NAME_BYTES)
+    if len(starts) > NAMES_MAX:
         raise BadMessage("names")
-    return tuple(int.from_bytes(joined[start : start + _NAME_BYTES], "big") for start in starts)
+    return tuple(int.from_bytes(joined[start : start + NAME_BYTES], "big") for start in starts)
 
 
 def _joined(text: object, what: str, size_bytes: int) -> bytes:

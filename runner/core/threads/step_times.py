@@ -1,4 +1,4 @@
-"""Time limits of an engine's steps: a device that hangs blocks the engine thread, and nothing else. Pure."""
+"""Time limits of an engine's steps and waits: a device that hangs blocks the engine thread, and nothing else. Pure."""
 
 from typing import NamedTuple
 
@@ -8,12 +8,17 @@ FIRST_S = 60.0  # expected before any call has ended: weights may come from a sl
 HUNG_TIMES = 8.0  # of the expected duration
 HUNG_S_MIN = 10.0
 HUNG_S_MIN_CPU = 60.0  # processors do not hang, they are only taken by others
+BEAT_S = 2.0  # a thread that waits for work wakes this often, which shows that it is not blocked
+WAIT_LIMIT_S = 10.0  # after which a wait counts as hung: no computation is part of it, with or without a device
 LOOK_INTERVAL_S = 0.5
 _NEWEST_SHARE = 0.25  # of the newest call in what is expected of the next one
 
 
 class EngineStep(NamedTuple):
-    """The step of an engine thread. `number` is odd while a step runs and even while the thread waits for work."""
+    """The step of an engine thread. `number` is odd while a step runs and even while the thread waits for work.
+
+    It changes with each step, and every BEAT_S while there is none; unchanged for `limit_s` means a blocked thread.
+    """
 
     number: int
     limit_s: float
@@ -24,7 +29,7 @@ class EngineStep(NamedTuple):
 
     def ended(self) -> "EngineStep":
         """Return the wait after this step."""
-        return EngineStep(self.number + 1, self.limit_s)
+        return EngineStep(self.number + 1, WAIT_LIMIT_S)
 
 
 class StepTimes:
@@ -64,15 +69,15 @@ class StepTimes:
 
 
 class StepAge:
-    """Age of the current step. A look counts for two intervals at most: a process that was stopped has not hung."""
+    """Age of the current step or wait. A look counts for two intervals at most: a stopped process has not hung."""
 
     def __init__(self) -> None:
         self._number = 0
         self._age_s = 0.0
 
     def look(self, step: EngineStep, *, elapsed_s: float) -> float:
-        """Return the age of a step that has exceeded its limit, else 0; `elapsed_s`: since the last look."""
-        if step.number % 2 == 0 or step.number != self._number:
+        """Return the age of a step or wait that has exceeded its limit, else 0; `elapsed_s`: since the last look."""
+        if step.number != self._number:
             self._number, self._age_s = step.number, 0.0
         else:
             self._age_s += min(elapsed_s, 2 * LOOK_INTERVAL_S)

@@ -9,7 +9,7 @@ from common.errors import PunaError
 from common.spec.layout import Layout, SplitMode
 from common.telemetry.logs import get_logger
 from runner.core.layout.layout import COPIES_BYTES_MAX, slot_context_tokens
-from runner.core.layout.memory_report import MemoryUse
+from runner.core.layout.memory_report import MemoryUse, add_draft
 from runner.core.layout.projector import widened
 from runner.core.model.model_files import ModelFiles
 from runner.core.sequence.decode_windows import StepReads, weights_read
@@ -29,6 +29,7 @@ from runner.engine.batched.state_keeper import StateKeeper
 from runner.engine.contract.engine import EngineListener, LoadedModel
 from runner.engine.devices.devices import engine_build
 from runner.engine.llama.context import Context
+from runner.engine.llama.draft_model import DraftModel, draft_memory, open_draft
 from runner.engine.llama.launch import Launch
 from runner.engine.llama.llama_engine import LlamaEngine, system_facts
 from runner.engine.llama.model import Model
@@ -51,6 +52,7 @@ class BatchedEngine(LlamaEngine[Loop]):
         self._options = options or BatchedOptions()
         self._pool: SamplingPool | None = None
         self._slot_context_tokens = 0
+        self._draft: DraftModel | None = None
         self.vision = Vision()
 
     def submit(self, sequence_id: int, request: GenerationRequest) -> None:
@@ -94,6 +96,8 @@ class BatchedEngine(LlamaEngine[Loop]):
         self.vision.close()
         assert self._pool is not None
         self._pool.close()
+        if self._draft is not None:
+            self._draft.close()
         super()._close(context)
 
     def _open(self, launch: Launch, model: Model, listener: EngineListener) -> tuple[Context, LoadedModel]:
@@ -121,6 +125,12 @@ class BatchedEngine(LlamaEngine[Loop]):
         media = self.vision.connect(launch, context, context_tokens=tokens, on_done=self._encoded, warnings=warnings)
         counted = generation_memory(launch, widest, model, context, self.vision.memory())
         use = counted.use if counted is not None else None
+        no_draft = self._open_draft(launch, model, warnings)
+        draft = self._draft
+        if draft is not None:
+            compute.also(draft.context.set_threads)
+            taken = draft_memory(draft)
+            use = add_draft(use, taken) if use is not None and taken is not None else None
         threads = computing_cores() - 1 if self._options.sampling_threads is None else self._options.sampling_threads
         pool = self._pool = SamplingPool(context, vocabulary_size=model.vocabulary.size, threads=threads)
         # No more host RAM for copies than was counted for them.
@@ -130,6 +140,7 @@ class BatchedEngine(LlamaEngine[Loop]):
             policy=self._options.policy,
             rules=rules,
             copies_bytes_max=min(self._options.copies_bytes_max, copies_max),
+            cost=times.cost,
         )
         self._loop = Loop(
             context,
@@ -142,6 +153,8 @@ class BatchedEngine(LlamaEngine[Loop]):
             pool,
             # With a pipeline the calls are larger than the graphs, so that every device has work.
             batch_tokens=layout.batch_tokens * (layout.slots if layout.pipeline else 1),
+            draft=draft,
+            no_draft=no_draft,
         )
         states = self._options.states
         if states is not None and self._options.policy is SlotPolicy.BEST:
@@ -149,7 +162,8 @@ class BatchedEngine(LlamaEngine[Loop]):
             self._loop.states = StateKeeper(
                 context, slots, states, times, space=name_space(facts), post=self._loop.post
             )
-        self._loop.idle_test_s = self._options.idle_test_s if layout.devices else None
+        if layout.devices:
+            self._loop.idle_test_s = self._options.idle_test_s
         # The engine thread waits no longer than this for the event loop to give the interpreter up.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         loaded = LoadedModel(
@@ -171,6 +185,15 @@ class BatchedEngine(LlamaEngine[Loop]):
             can_shift=rules.can_move,
         )
         return context, loaded
+
+    def _open_draft(self, launch: Launch, model: Model, warnings: list[str]) -> str:
+        """Load the draft model; the target serves without one that cannot be used. Return why it is not used."""
+        try:
+            self._draft = open_draft(launch, model, lambda _: not self._stop_load.is_set())
+        except PunaError as error:
+            warnings.append(f"no draft model: {error.message}")
+            return error.message
+        return ""
 
     def call(self, command: Callable[[], None]) -> None:
         """Call something in the engine thread, between two steps; before it serves, in this one."""

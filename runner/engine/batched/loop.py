@@ -12,13 +12,15 @@ from functools import partial
 
 from common.clock import NS_PER_S
 from common.errors import PunaError, QueueFull
+from common.spec.bands import Band
 from common.spec.speculation import Speculation
 from runner.core.grammar.token_grammar import NO_TOKEN
 from runner.core.layout.layout import COPIES_BYTES_MAX
-from runner.core.sequence.batching import BatchPlan, BatchRow, plan_batch
+from runner.core.sequence.batching import BatchPlan, BatchRow, TenantClocks, plan_batch
 from runner.core.sequence.context_shift import plan_context_shift
 from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH, REPEATED_TOKENS_MAX
 from runner.core.sequence.inputs import groups_in
+from runner.core.sequence.preemption import Contender, in_order, open_to_bands, victims
 from runner.core.sequence.slots import SlotPolicy
 from runner.core.speculation.drafters import Drafter
 from runner.core.states.chain import Facts
@@ -29,10 +31,20 @@ from runner.engine.batched.sequence import Sequence
 from runner.engine.batched.slot_table import Slot, SlotTable
 from runner.engine.batched.speculation import Speculator
 from runner.engine.batched.state_keeper import StateKeeper
-from runner.engine.contract.engine import Ended, EngineListener, Failed, Freed, Progressed, Sampled, StepReport
+from runner.engine.contract.engine import (
+    Ended,
+    EngineListener,
+    Failed,
+    Freed,
+    Paused,
+    Progressed,
+    Sampled,
+    StepReport,
+)
 from runner.engine.contract.states import StateStore
 from runner.engine.llama.batch import Batch
 from runner.engine.llama.context import Context, DecodeResult
+from runner.engine.llama.draft_model import DraftModel
 from runner.engine.media.media_encoder import EncodingDone
 from runner.engine.threads.engine_loop import IDLE_TEST_S, EngineLoop
 from runner.engine.threads.spinning import ComputeThreads
@@ -71,8 +83,10 @@ class Loop(EngineLoop):
         pool: SamplingPool,
         *,
         batch_tokens: int,
+        draft: DraftModel | None = None,
+        no_draft: str = "",
     ) -> None:
-        """`media`: None where the model sees no images. `batch_tokens`: most of one call."""
+        """`media`: None where the model sees no images. `batch_tokens`: most of one call. The rest: `Speculator`."""
         super().__init__(threads, times)
         self._context = context
         self._pool = pool
@@ -86,11 +100,19 @@ class Loop(EngineLoop):
         self._batch = Batch(capacity=context.batch_tokens, slots=context.slots)
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}
+        self._clocks = TenantClocks()
         self._speculator = Speculator(
-            context, slots, times, more=options.drafters, forced_tokens=options.drafted_tokens
+            context,
+            slots,
+            more=options.drafters,
+            forced_tokens=options.drafted_tokens,
+            draft=draft,
+            no_draft=no_draft,
         )
         self._report = StepReport()
         self._reported = (0, 0)  # busy and waiting as last reported
+        self._slots_moved = True  # sequences got slots, or lost them, since the last report
+        self._open_slots: tuple[int, ...] = ()
         self._sampling_ns = 0
         self._called_ns = 0  # when the last decode call began
         self._synced_ns = 0  # when the last call's results were there; 0: nothing ran since
@@ -143,6 +165,7 @@ class Loop(EngineLoop):
 
     def forget(self, salt: str) -> None:
         """Drop what is held of a tenant; in the engine thread."""
+        self._speculator.forget(salt)
         if self.states is not None:
             self.states.forget(salt)
         else:
@@ -181,8 +204,8 @@ class Loop(EngineLoop):
         """Free what a cancelled or failed sequence has."""
         if sequence.slot_id < 0:
             self._waiting.remove(sequence)
-            sequence.sampler.close()
-            self._report.outcomes.append(Freed(sequence.id, None))
+            self._slots.release(sequence)
+            self._end(sequence)
         else:
             self._free(sequence, unheld_tokens=len(sequence.pending) if sequence.generating else 0)
 
@@ -192,6 +215,11 @@ class Loop(EngineLoop):
         slot.generated_held = max(0, sequence.rules.generated - unheld_tokens)
         slot.sequence = None  # its content stays for the next prompt that begins the same
         del self._running[sequence.id]
+        self._end(sequence)
+
+    def _end(self, sequence: Sequence) -> None:
+        """Report the end of a sequence without a slot."""
+        self._slots_moved = True
         if sequence.images and self.media is not None:
             self.media.store.forget(sequence.request.prompt.images, sequence.id)
         sequence.sampler.close()
@@ -200,8 +228,10 @@ class Loop(EngineLoop):
 
     def _cut(self, sequence_id: int, generated_tokens: int) -> None:
         """Remove the tokens from a found stop string on from the cache. The sequence may have ended by itself."""
-        sequence = self._running.get(sequence_id)
-        if sequence is not None:
+        sequence = self._find(sequence_id)
+        if sequence is not None and sequence.slot_id < 0:
+            self._drop(sequence)
+        elif sequence is not None:
             self._free(sequence, unheld_tokens=len(sequence.pending))
         for slot in self._slots.slots:
             if slot.last_sequence_id == sequence_id and slot.sequence is None:
@@ -210,20 +240,69 @@ class Loop(EngineLoop):
                 slot.generated_held -= excess
 
     def _admit(self) -> None:
-        """Give waiting sequences slots, first come first served; those whose state is being brought are passed over."""
-        for sequence in [*self._waiting]:
-            if self._slots.busy >= self._context.slots:
-                return
+        """Give waiting sequences slots, by band and age; those whose state is being brought are passed over."""
+        if not self._waiting:
+            return
+        now_ns, slots = time.monotonic_ns(), self._context.slots
+        highest = min(sequence.request.band for sequence in self._waiting)
+        if self._slots.busy >= slots and not victims(self._pausable(now_ns), band=highest):
+            return  # as in most steps of a full context
+        waiting = {sequence.id: sequence for sequence in self._waiting}
+        shut: set[Band] = set()  # for which no running sequence can be paused
+        for contender in in_order([sequence.contender(now_ns) for sequence in self._waiting]):
+            sequence = waiting[contender.sequence_id]
+            full = self._slots.busy >= slots
+            if full and (contender.band in shut or not victims(self._pausable(now_ns), band=contender.band)):
+                shut.add(contender.band)
+                continue
+            if not self._slots.has_cells(sequence):
+                if contender.rank == Band.HIGH:
+                    return  # later ones would take the cells for which it waits
+                continue
             if self.states is not None and self.states.awaits(sequence):
                 continue
-            self._waiting.remove(sequence)
-            sequence.slot_ns = time.monotonic_ns()
-            self._slots.take(sequence, reuse=sequence.request.cache_prompt, saved=sequence.saved_state)
-            if self.states is not None:
-                self.states.restored(sequence)
-            self._running[sequence.id] = sequence
-            if sequence.media_ahead and self.media is not None:
-                self.media.begin(sequence)
+            if not full or self._pause_one(contender.band):
+                self._start(sequence)
+
+    def _start(self, sequence: Sequence) -> None:
+        """Give a waiting sequence a slot; one is free."""
+        self._waiting.remove(sequence)
+        now_ns, report = time.monotonic_ns(), self._report
+        if sequence.pauses:
+            report.returned += 1
+            report.paused_s += (now_ns - sequence.waiting_ns) / NS_PER_S
+        sequence.stamp_slot(now_ns=now_ns, sampling_ns=self._sampling_ns)
+        reuse = sequence.request.cache_prompt or sequence.pauses > 0
+        self._slots.take(sequence, reuse=reuse, saved=sequence.saved_state)
+        if self.states is not None:
+            self.states.restored(sequence)
+        self._running[sequence.id] = sequence
+        self._slots_moved = True
+        if sequence.media_ahead and self.media is not None:
+            self.media.begin(sequence)
+
+    def _pausable(self, now_ns: int, *, besides: Sequence | None = None) -> list[Contender]:
+        """List the running sequences that can lose their slots."""
+        return [
+            sequence.contender(now_ns)
+            for sequence in self._running.values()
+            if sequence is not besides and not sequence.keeps_slot
+        ]
+
+    def _pause_one(self, band: Band | None, *, besides: Sequence | None = None) -> bool:
+        """Pause a sequence of a lower band, or of any if cells have run out; False if none can be."""
+        now_ns = time.monotonic_ns()
+        for contender in victims(self._pausable(now_ns, besides=besides), band=band):
+            sequence = self._running[contender.sequence_id]
+            # Images that are on their way are evaluated first.
+            if not sequence.media_ahead and self._slots.pause(self._slots.slots[sequence.slot_id]):
+                sequence.stamp_pause(now_ns=time.monotonic_ns(), sampling_ns=self._sampling_ns)
+                del self._running[sequence.id]
+                self._waiting.append(sequence)
+                self._report.outcomes.append(Paused(sequence.id))
+                self._slots_moved = True
+                return True
+        return False
 
     def _plan(self) -> tuple[BatchRow, ...]:
         """Rows of the next call; makes room in full contexts first."""
@@ -235,6 +314,7 @@ class Loop(EngineLoop):
                     left_out = self._slots.slots[slot_id].sequence
                     assert left_out is not None
                     left_out.passed_tokens += inputs
+                self._clocks.book(plan.rows)
                 return plan.rows
             for slot_id in plan.full:
                 self._make_room(self._slots.slots[slot_id])
@@ -251,14 +331,17 @@ class Loop(EngineLoop):
                 if sequence.media_ahead:
                     self._look_ahead(slot, sequence, room, tokens, rows)
                 else:
-                    passed = sequence.passed_tokens
-                    tokens.append(BatchRow(slot.id, len(sequence.pending), room, sequence.generating, (), passed))
+                    passed, tenant = sequence.passed_tokens, sequence.request.cache_salt
+                    pending, generating = len(sequence.pending), sequence.generating
+                    tokens.append(BatchRow(slot.id, pending, room, generating, (), passed, tenant))
         # A call holds tokens or rows. Where both wait they take turns.
         self._rows_turn = bool(rows) and not (tokens and self._rows_turn)
+        self._clocks.start([*tokens, *rows])
+        clocks = self._clocks.inputs
         if self._rows_turn:
             assert self.media is not None
-            return plan_batch(rows, batch_tokens=self.media.rows_max)
-        plan = plan_batch(tokens, batch_tokens=self._batch_tokens, cost=self._times.cost())
+            return plan_batch(rows, batch_tokens=self.media.rows_max, clocks=clocks)
+        plan = plan_batch(tokens, batch_tokens=self._batch_tokens, cost=self._times.cost(), clocks=clocks)
         if not plan.full:
             self._speculator.prepare(plan.rows)
         return plan
@@ -349,6 +432,8 @@ class Loop(EngineLoop):
                 (row,) = rows
                 sequence = self._slots.slots[row.key].sequence
                 assert sequence is not None
+                if self._pause_one(None, besides=sequence):
+                    continue
                 self._fail(sequence, QueueFull("the cache has no free cell for this sequence"))
                 return (), []
             newest = self._slots.newest(rows)
@@ -475,9 +560,15 @@ class Loop(EngineLoop):
         report = self._report
         report.slots_busy, report.waiting = self._slots.busy, len(self._waiting)
         now = (report.slots_busy, report.waiting)
+        if self._slots_moved or now != self._reported:
+            self._slots_moved, now_ns = False, time.monotonic_ns()
+            waiting = [sequence.contender(now_ns) for sequence in self._waiting]
+            self._open_slots = open_to_bands(self._pausable(now_ns), waiting)
+        report.open_slots = self._open_slots
         if report.outcomes or now != self._reported or self._slots.has_parked:
             self._slots.tell(report)
             self._speculator.tell(report)
+            report.cost = self._times.cost()
             self._reported = now
             self._report = StepReport()
             self._listener.stepped(report)

@@ -52,13 +52,15 @@ class MediaRows:
         """Return the next inputs of a sequence: tokens up to an image, or rows of one; None: they are not there yet."""
         pending = sequence.pending
         segment = leading_segment(pending)
+        room = min(room, segment.inputs)
+        passed, tenant = sequence.passed_tokens, sequence.request.cache_salt
         if segment.row is None:
-            return BatchRow(slot.id, len(pending), min(room, segment.inputs), False, (), sequence.passed_tokens)
+            return BatchRow(slot.id, len(pending), room, False, (), passed, tenant)
         image, part = sequence.images[segment.row.unit.key]
         if self.store.unit(image, part, sequence.id) is None:
             return None
         units = (segment.inputs,) if segment.row.unit.whole else ()
-        return BatchRow(slot.id, len(pending), min(room, segment.inputs), False, units, sequence.passed_tokens)
+        return BatchRow(slot.id, len(pending), room, False, units, passed, tenant)
 
     def add(self, slot: Slot, sequence: Sequence, row: BatchRow) -> int:
         """Put rows into the batch; return the index of the last one."""

@@ -5,15 +5,23 @@ step of a small model half as long again. Moving an idle prompt out and back cos
 A windowed or recurrent memory is moved with its checkpoints, so that a shorter prefix of it can be taken as well.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from common.clock import NS_PER_S
 from common.telemetry.logs import get_logger
+from runner.core.sequence.batching import CallCost
 from runner.core.sequence.slots import SlotChoice, SlotView
+from runner.core.states.gate import CopySpeed
 from runner.engine.batched.checkpoint_store import CheckpointStore
+from runner.engine.batched.sequence import Sequence
+from runner.engine.contract.engine import ParkedPrefix
 from runner.engine.contract.states import SavedState
 from runner.engine.llama.context import Context, StatePart
 
@@ -21,9 +29,7 @@ log = get_logger()
 
 # So many idle cells cost too little to notice.
 IDLE_CELLS_MAX = 1024
-# All of a prompt is copied back, even if only its beginning is wanted. Copying an input is at least so many times
-# faster than computing it.
-COPY_SPEEDUP = 16
+# All of a prompt is copied back, even if only its beginning is wanted; fewer inputs than this are never worth it.
 WORTH_TOKENS_MIN = 32
 # Only the newest ones are reported.
 TOLD_MAX = 64
@@ -40,6 +46,7 @@ class ParkedPrompt:
     salt: str  # of that request
     first_position: int  # the oldest one that the state holds; > 0 only with a sliding window
     is_guest: bool = False  # brought for one sequence, by a decision that is made already; not in RAM of this process
+    owner: Sequence | None = None  # paused; it needs all of it, so nothing else makes it go
 
 
 class Guest(NamedTuple):
@@ -53,18 +60,29 @@ class Guest(NamedTuple):
 class ParkingLot:
     """Parked prompts, oldest first, bounded in bytes. Only the engine thread may use it."""
 
-    def __init__(self, context: Context, checkpoints: CheckpointStore, *, bytes_max: int, recurrent: bool) -> None:
+    def __init__(
+        self,
+        context: Context,
+        checkpoints: CheckpointStore,
+        copies: CopySpeed,
+        cost: Callable[[], CallCost],
+        *,
+        bytes_max: int,
+        recurrent: bool,
+    ) -> None:
         """Share `bytes_max` with the checkpoints; 0 turns parking off. `recurrent`: the memory has such a state."""
         self._context = context
         self._checkpoints = checkpoints
         self._bytes_max = bytes_max
         self._recurrent = recurrent
+        self._copies = copies
+        self._cost = cost
         self._prompts: dict[int, ParkedPrompt] = {}
         self._next_id = context.slots  # ids of slots and of parked prompts never meet
         self.enabled = bytes_max > 0
 
-    def views(self) -> list[SlotView]:
-        """Return the parked prompts as sources of a prefix; no sequence can run in them."""
+    def views(self, sequence: Sequence | None = None) -> list[SlotView]:
+        """Return the parked prompts as sources of a prefix for a sequence; none can run in them."""
         return [
             SlotView(
                 slot_id=parked.id,
@@ -73,16 +91,22 @@ class ParkingLot:
                 last_used=0,
                 first_position=parked.first_position,
                 checkpoints=self._checkpoints.places(parked.id),
-                worth_tokens=0 if parked.is_guest else max(WORTH_TOKENS_MIN, len(parked.inputs) // COPY_SPEEDUP),
+                worth_tokens=0
+                if parked.is_guest or (parked.owner is not None and parked.owner is sequence)
+                else self._worth_tokens(parked.state.size),
                 salt=parked.salt,
             )
             for parked in self._prompts.values()
         ]
 
     @property
-    def holders(self) -> tuple[int, ...]:
-        """Sequences whose prompts are parked from the beginning on, the newest first."""
-        known = [parked.sequence_id for parked in reversed(self._prompts.values()) if parked.sequence_id is not None]
+    def holders(self) -> tuple[ParkedPrefix, ...]:
+        """Prompts that are parked from the beginning on, the newest first, with the measured time to copy them back."""
+        known = [
+            ParkedPrefix(parked.sequence_id, self._copies.seconds(parked.state.size))
+            for parked in reversed(self._prompts.values())
+            if parked.sequence_id is not None
+        ]
         return tuple(known[:TOLD_MAX])
 
     def park(
@@ -102,12 +126,51 @@ class ParkingLot:
             return False
         if self._recurrent and size_bytes == self._context.state_bytes(slot_id, StatePart.PARTIAL):
             return False  # no attention: idle slots cost the others nothing
+        return self._copy(slot_id, inputs, sequence_id=sequence_id, salt=salt, first_position=first_position)
+
+    def hold(
+        self, slot_id: int, inputs: list[int], owner: Sequence, *, sequence_id: int | None, first_position: int
+    ) -> bool:
+        """Copy what a slot holds for its sequence, which loses the slot, until `release`; else as `park`."""
+        size_bytes = self._context.state_bytes(slot_id, StatePart.ALL)
+        owner.keeps_slot = size_bytes > self._bytes_max
+        held_bytes = sum(parked.state.size for parked in self.owned)
+        if size_bytes + held_bytes + self._checkpoints.size_bytes > self._bytes_max:
+            return False
+        salt = owner.request.cache_salt
+        return self._copy(
+            slot_id, inputs, sequence_id=sequence_id, salt=salt, first_position=first_position, owner=owner
+        )
+
+    def release(self, owner: Sequence) -> None:
+        """Drop the copy of a sequence that has a slot again, or has ended."""
+        for parked in self.owned:
+            if parked.owner is owner:
+                self._drop(parked.id)
+
+    @property
+    def owned(self) -> list[ParkedPrompt]:
+        """Copies of paused sequences."""
+        return [parked for parked in self._prompts.values() if parked.owner is not None]
+
+    def _copy(
+        self,
+        slot_id: int,
+        inputs: list[int],
+        *,
+        sequence_id: int | None,
+        salt: str,
+        first_position: int,
+        owner: Sequence | None = None,
+    ) -> bool:
+        began_ns = time.monotonic_ns()
         state = self._context.save(slot_id, StatePart.ALL)
         if state.size == 0:
             return False
+        self._see_copy(state.size, began_ns)
         # A conversation that went on replaces its own beginning.
         for known in list(self._prompts.values()):
-            if known.salt == salt and known.inputs == inputs[: len(known.inputs)]:
+            if known.owner is None and known.salt == salt and known.inputs == inputs[: len(known.inputs)]:
                 self._drop(known.id)
         self._checkpoints.fork(slot_id, self._next_id, len(inputs))
         self._prompts[self._next_id] = ParkedPrompt(
@@ -117,6 +180,7 @@ class ParkingLot:
             sequence_id=sequence_id,
             salt=salt,
             first_position=first_position,
+            owner=owner,
         )
         self._next_id += 1
         self.make_room()
@@ -145,21 +209,26 @@ class ParkingLot:
             self._drop(guest.id)
 
     def forget(self, salt: str) -> None:
-        """Drop every prompt of a salt."""
+        """Drop every prompt of a salt; paused sequences go on, and nothing of them is kept afterwards."""
         for parked in [parked for parked in self._prompts.values() if parked.salt == salt]:
-            self._drop(parked.id)
+            if parked.owner is not None:
+                parked.owner.forgotten = True
+            else:
+                self._drop(parked.id)
 
     def unpark(self, choice: SlotChoice, stop: int) -> bool:
         """Put the first inputs, up to position `stop`, into an empty slot; False leaves the slot empty."""
         parked = self._prompts[choice.source_id]
         slot_id, tokens = choice.slot_id, choice.prefix_tokens
         whole = tokens == len(parked.inputs)
+        began_ns = time.monotonic_ns()
         restored = self._context.restore(slot_id, parked.state, StatePart.ALL)
+        self._see_copy(parked.state.size, began_ns)
         if restored and choice.restores:
             restored = self._checkpoints.restore(slot_id, source_id=parked.id, tokens=tokens)
         if restored and (whole or self._context.erase(slot_id, stop)):
             self._checkpoints.fork(parked.id, slot_id, tokens)
-            if whole:
+            if whole and parked.owner is None:
                 self._drop(parked.id)  # the slot holds all of it now
             return True
         self._context.erase(slot_id, 0)
@@ -167,8 +236,19 @@ class ParkingLot:
 
     def make_room(self) -> None:
         """Drop the oldest prompts until the rest fits beside the checkpoints."""
-        while self._prompts and self._bytes + self._checkpoints.size_bytes > self._bytes_max:
-            self._drop(next(iter(self._prompts)))
+        while self._bytes + self._checkpoints.size_bytes > self._bytes_max:
+            oldest = next((parked.id for parked in self._prompts.values() if parked.owner is None), None)
+            if oldest is None:
+                return
+            self._drop(oldest)
+
+    def _see_copy(self, size_bytes: int, began_ns: int) -> None:
+        self._copies.see(size_bytes=size_bytes, seconds=(time.monotonic_ns() - began_ns) / NS_PER_S)
+
+    def _worth_tokens(self, size_bytes: int) -> int:
+        """Return the fewest inputs whose computation takes as long as copying a state back, by measured speeds."""
+        token_s = self._cost().token_s
+        return max(WORTH_TOKENS_MIN, ceil(self._copies.seconds(size_bytes) / token_s)) if token_s else WORTH_TOKENS_MIN
 
     @property
     def _bytes(self) -> int:

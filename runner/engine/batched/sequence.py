@@ -3,11 +3,14 @@
 import time
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 
+from common.clock import NS_PER_S
 from runner.core.grammar.token_grammar import GrammarCursor
 from runner.core.sequence.endings import EndRules, generated_tokens_max
 from runner.core.sequence.media import PreparedImage
+from runner.core.sequence.preemption import Contender
 from runner.core.sequence.reasoning_budget import ReasoningCursor
 from runner.core.sequence.requests import GenerationRequest, PreparedPrompt
+from runner.core.sequence.sequence_names import SequenceNames
 from runner.core.sequence.slots import Leader
 from runner.core.states.gate import Tier
 from runner.engine.batched.drafts import Drafts
@@ -45,6 +48,7 @@ class Sequence:
     images: dict[int, tuple[PreparedImage, int]] = field(init=False)
     media_ahead: bool = False  # some pending input is a row of an image
     slot_id: int = -1
+    inputs: list[int] = field(init=False)  # that a slot must hold before the next token; those of a paused one grow
     pending: list[int] = field(default_factory=list)  # inputs that are not in the cache yet
     generating: bool = False  # the one pending input is the token sampled last
     draft: list[int] = field(default_factory=list)  # guesses of what follows `pending`, evaluated with it
@@ -53,6 +57,7 @@ class Sequence:
     paused: bool = False
     leader: Leader | None = None  # evaluates what this one needs too; it waits until that is done
     cached_tokens: int = 0
+    computed_tokens: int = 0  # of the prompt, before a pause
     checkpoints: tuple[int, ...] = ()  # after how many inputs of the prompt to save, in order
     sought: bool = False  # a saved state of another node was asked for
     looked_up: bool = False  # a saved state was looked for
@@ -60,6 +65,12 @@ class Sequence:
     saved_state: SavedState | None = None  # brought, and not in a slot yet
     fetch_ns: int = 0  # when it was sent for
     fetch_tier: Tier | None = None
+    pauses: int = 0  # for which it lost its slot
+    keeps_slot: bool = False  # its state is too large to be moved out of a slot
+    shifted: bool = False  # its slot's content does not begin as its prompt
+    forgotten: bool = False  # its tenant wants nothing kept
+    waiting_ns: int = field(init=False)  # since when it has no slot
+    waited_ns: int = 0  # without a slot, before that
     submitted_ns: int = field(init=False)
     slot_ns: int = 0
     first_batch_ns: int = 0
@@ -67,6 +78,7 @@ class Sequence:
     last_token_ns: int = 0
     sampling_first_ns: int = 0  # the engine's total sampling time before the first and before the last token
     sampling_last_ns: int = 0
+    sampling_paused_ns: int = 0  # the total when it lost its slot
 
     def __post_init__(self, end_tokens: frozenset[int], suppressed: frozenset[int], repeats_max: int) -> None:
         request, prepared = self.request, self.prepared
@@ -96,7 +108,31 @@ class Sequence:
         self.images = {
             unit.key: (image, part) for image in request.prompt.images for part, unit in enumerate(image.units)
         }
-        self.submitted_ns = time.monotonic_ns()
+        self.inputs = prepared.inputs
+        self.submitted_ns = self.waiting_ns = time.monotonic_ns()
+
+    def contender(self, now_ns: int) -> Contender:
+        """Return what decides whether it gets a slot or keeps it."""
+        waited_ns = self.waited_ns + (now_ns - self.waiting_ns if self.slot_id < 0 else 0)
+        return Contender(self.id, self.request.band, waited_ns / NS_PER_S, self.pauses)
+
+    def stamp_slot(self, *, now_ns: int, sampling_ns: int) -> None:
+        """Note that it is given a slot. The time of a pause counts as waiting, not as computing."""
+        paused_ns = now_ns - self.waiting_ns
+        self.waited_ns += paused_ns
+        if not self.slot_ns:
+            self.slot_ns = now_ns
+            return
+        self.slot_ns += paused_ns
+        self.first_batch_ns += paused_ns if self.first_batch_ns else 0
+        if self.first_token_ns:
+            self.first_token_ns += paused_ns
+            self.sampling_first_ns += sampling_ns - self.sampling_paused_ns
+
+    def stamp_pause(self, *, now_ns: int, sampling_ns: int) -> None:
+        """Note that it has lost its slot."""
+        self.pauses += 1
+        self.waiting_ns, self.sampling_paused_ns = now_ns, sampling_ns
 
     def stamp_token(self, *, synced_ns: int, sampling_ns: int) -> None:
         """Note a token sampled from the results of `synced_ns`; `sampling_ns` is the engine's total before it."""
@@ -107,10 +143,10 @@ class Sequence:
         self.sampling_last_ns = sampling_ns
 
     @property
-    def prefix_names(self) -> tuple[int, ...]:
-        """Return the names of the prompt's beginnings; none if the prompt was cut."""
+    def names(self) -> SequenceNames | None:
+        """Return the names of its beginnings; None if the prompt was cut."""
         is_whole = len(self.request.prompt.inputs) == self.prepared.prompt_tokens
-        return self.request.prefix_names if is_whole else ()
+        return self.request.names if is_whole else None
 
     @property
     def cached_prompt_tokens(self) -> int:
@@ -119,7 +155,7 @@ class Sequence:
 
     def times(self) -> SequenceTimes | None:
         """Return the measured times; None if the sequence never had a slot."""
-        if self.slot_id < 0:
+        if not self.slot_ns:
             return None
         prompt_ns = generate_ns = 0
         if self.first_token_ns:

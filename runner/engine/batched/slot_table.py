@@ -5,11 +5,12 @@ from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 
 from common.telemetry.logs import get_logger
-from runner.core.sequence.batching import BatchRow
+from runner.core.sequence.batching import UNKNOWN_COST, BatchRow, CallCost
 from runner.core.sequence.checkpoints import best_checkpoint, plan_checkpoints
 from runner.core.sequence.context_shift import ContextShift
 from runner.core.sequence.decode_windows import LoneStep
 from runner.core.sequence.inputs import excess_rows, holds_media, whole_units
+from runner.core.sequence.sequence_names import SequenceNames
 from runner.core.sequence.slots import (
     MemoryRules,
     PromptView,
@@ -21,8 +22,9 @@ from runner.core.sequence.slots import (
     choose_slot,
     resume_point,
 )
+from runner.core.states.gate import CopySpeed
 from runner.engine.batched.checkpoint_store import CheckpointStore
-from runner.engine.batched.parking import IDLE_CELLS_MAX, Guest, ParkingLot
+from runner.engine.batched.parking import IDLE_CELLS_MAX, Guest, ParkedPrompt, ParkingLot
 from runner.engine.batched.sequence import Sequence
 from runner.engine.contract.engine import StepReport
 from runner.engine.contract.states import SavedState
@@ -45,8 +47,7 @@ class Slot:
     shifted: bool = False  # it does not begin as its last prompt did
     parks: bool = True  # False: what it holds is too large to be moved out of the cache
     salt: str = ""  # of the last request
-    prefix_names: tuple[int, ...] = ()  # of the last request's prompt, which has so many inputs:
-    prompt_inputs: int = 0
+    names: SequenceNames | None = None  # of the beginnings of the last request
     saved_tokens: int = 0  # of the inputs held, how many a state outside this process has
     saved: tuple[str, int] = ("", 0)  # that state's key, and its inputs
     kept_tokens: int = 0  # the fewest inputs held since the copy of its state began
@@ -63,14 +64,21 @@ class SlotTable:
         policy: SlotPolicy,
         rules: MemoryRules,
         copies_bytes_max: int = 0,
+        cost: Callable[[], CallCost] = lambda: UNKNOWN_COST,
     ) -> None:
-        """Checkpoints are taken only of memory that cannot go back; they and parked prompts share the bytes."""
+        """Checkpoints are taken only of memory that cannot go back; they and parked prompts share the bytes.
+
+        `cost` is of computing, as measured so far.
+        """
         goes_back = rules.erases_tail and rules.window_tokens == 0
         parks = policy is SlotPolicy.BEST  # the other policy never copies a prefix
         self.checkpoints = CheckpointStore(context, bytes_max=0 if goes_back else copies_bytes_max)
+        self.copies = CopySpeed()
         self._parking = ParkingLot(
             context,
             self.checkpoints,
+            self.copies,
+            cost,
             bytes_max=copies_bytes_max if parks else 0,
             recurrent=not rules.erases_tail,
         )
@@ -122,7 +130,7 @@ class SlotTable:
 
     def prefix_tokens(self, sequence: Sequence) -> int:
         """Return how many inputs of a new sequence need not be computed, by what this process holds."""
-        inputs, salt = sequence.prepared.inputs, sequence.request.cache_salt
+        inputs, salt = sequence.inputs, sequence.request.cache_salt
         return max(resume_point(view, inputs, self.rules, salt=salt).tokens for view in self._views())
 
     def take(self, sequence: Sequence, *, reuse: bool, saved: SavedState | None = None) -> Slot:
@@ -139,8 +147,12 @@ class SlotTable:
             self._parking.dismiss(guest)
 
     def _take(self, sequence: Sequence, *, reuse: bool, guest: Guest | None = None) -> Slot:
-        inputs, salt = sequence.prepared.inputs, sequence.request.cache_salt
-        choice = choose_slot(self._views(), inputs, policy=self._policy, rules=self.rules, reuse=reuse, salt=salt)
+        inputs, salt = sequence.inputs, sequence.request.cache_salt
+        while sequence.pauses and self._lacks_cells(self.held_inputs, sequence) and self.evict_oldest_idle():
+            pass
+        choice = choose_slot(
+            self._views(sequence), inputs, policy=self._policy, rules=self.rules, reuse=reuse, salt=salt
+        )
         assert choice is not None, "a slot is free"
         slot = self.slots[choice.slot_id]
         assert slot.sequence is None, "a busy slot was chosen"
@@ -148,11 +160,12 @@ class SlotTable:
         self._uses += 1
         slot.last_used = self._uses
         slot.last_sequence_id, slot.salt = sequence.id, salt
-        slot.prefix_names, slot.prompt_inputs = sequence.prefix_names, sequence.prepared.prompt_tokens
+        slot.names = sequence.names
         slot.generated_held = 0
-        slot.parks, slot.shifted, slot.forgotten = True, False, False
+        slot.parks, slot.shifted, slot.forgotten = True, sequence.shifted, sequence.forgotten
         sequence.slot_id = slot.id
         self._fill(slot, sequence, choice)
+        self._parking.release(sequence)
         if guest is not None and choice.source_id == guest.id:
             slot.saved_tokens = min(guest.tokens, len(slot.held))
             slot.saved = guest.key, guest.tokens
@@ -160,6 +173,47 @@ class SlotTable:
             older = self._prompts_in_progress(besides=sequence)
             sequence.leader = choose_leader(inputs, held_tokens=len(slot.held), older=older, salt=salt)
         return slot
+
+    def has_cells(self, sequence: Sequence) -> bool:
+        """Return True if a paused sequence finds cells for all that it had, once idle slots gave theirs."""
+        taken = sum(len(slot.held) for slot in self.slots if slot.sequence is not None)
+        return not (sequence.pauses and taken and self._lacks_cells(taken, sequence))
+
+    def _lacks_cells(self, taken: int, sequence: Sequence) -> bool:
+        return self._context.shares_cells and taken + len(sequence.inputs) > self._context.cells
+
+    def pause(self, slot: Slot) -> bool:
+        """Take a slot from its sequence, whose state is copied to host RAM; False if that cannot be copied now.
+
+        The sequence gets a slot again like any other: the copy is the longest beginning of its inputs.
+        """
+        sequence = slot.sequence
+        assert sequence is not None, "an idle slot"
+        if slot.held and not self._parking.hold(
+            slot.id,
+            slot.held,
+            sequence,
+            sequence_id=None if slot.shifted else sequence.id,
+            first_position=self.first_copied_position(slot),
+        ):
+            return False
+        sequence.inputs = slot.held + sequence.pending
+        if not sequence.first_token_ns:
+            sequence.computed_tokens = len(slot.held) - sequence.cached_tokens
+        sequence.leader, sequence.slot_id = None, -1
+        sequence.shifted, sequence.forgotten = slot.shifted, slot.forgotten
+        slot.sequence = None  # what it holds may serve whatever is next in it
+        log.info("slot.paused", slot=slot.id, tokens=len(slot.held), band=sequence.request.band.name.lower())
+        return True
+
+    @property
+    def paused(self) -> list[ParkedPrompt]:
+        """Return the copies of paused sequences."""
+        return self._parking.owned
+
+    def release(self, sequence: Sequence) -> None:
+        """Drop the copy of a paused sequence that has ended."""
+        self._parking.release(sequence)
 
     def await_leader(self, slot: Slot, sequence: Sequence) -> bool:
         """Return True while a sequence waits for its leader; then take over what the leader evaluated."""
@@ -171,7 +225,7 @@ class SlotTable:
         if running and len(source.held) < leader.tokens:
             return True
         sequence.leader = None
-        inputs = sequence.prepared.inputs
+        inputs = sequence.inputs
         points = {view.slot_id: resume_point(view, inputs, self.rules, salt=slot.salt) for view in self._views()}
         best = max(points, key=lambda slot_id: (points[slot_id].tokens, slot_id == slot.id))
         if points[best].tokens > len(slot.held):
@@ -296,7 +350,7 @@ class SlotTable:
             else:
                 assert last + 1 == held - slot.excess, f"slot {slot.id}: position {last}, {held} inputs held"
 
-    def _views(self) -> list[SlotView]:
+    def _views(self, sequence: Sequence | None = None) -> list[SlotView]:
         slots = [
             SlotView(
                 slot_id=slot.id,
@@ -310,7 +364,7 @@ class SlotTable:
             )
             for slot in self.slots
         ]
-        return slots + self._parking.views()
+        return slots + self._parking.views(sequence)
 
     def _first_position(self, slot: Slot) -> int:
         """Return the oldest position that a slot can still attend to; 0 without a window."""
@@ -318,14 +372,14 @@ class SlotTable:
 
     def _prompts_in_progress(self, *, besides: Sequence) -> list[PromptView]:
         return [
-            PromptView(slot_id=slot.id, sequence_id=running.id, inputs=running.prepared.inputs, salt=slot.salt)
+            PromptView(slot_id=slot.id, sequence_id=running.id, inputs=running.inputs, salt=slot.salt)
             for slot in self.slots
             if (running := slot.sequence) is not None and running is not besides and not running.first_token_ns
         ]
 
     def _fill(self, slot: Slot, sequence: Sequence, choice: SlotChoice) -> None:
         """Bring the chosen prefix into the slot's cells; the rest of the inputs is pending."""
-        inputs = sequence.prepared.inputs
+        inputs = sequence.inputs
         if choice.source_id != slot.id:
             self._fork(slot, choice, inputs)
         elif choice.restores:
@@ -339,7 +393,9 @@ class SlotTable:
             slot.excess = excess_rows(slot.held)
             sequence.media_ahead = holds_media(inputs[prefix:])
         sequence.pending = inputs[prefix:]
-        sequence.cached_tokens = prefix
+        sequence.generating = sequence.generating and len(sequence.pending) == 1
+        if not sequence.first_token_ns:
+            sequence.cached_tokens = max(0, prefix - sequence.computed_tokens)
         if self.checkpoints.enabled:
             planned = plan_checkpoints(
                 held_tokens=prefix, prompt_tokens=len(inputs), boundaries=sequence.prepared.boundaries

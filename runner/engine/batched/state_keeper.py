@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
+
 from common.clock import NS_PER_S
 from common.telemetry.logs import get_logger
+from runner.core.sequence.sequence_names import SequenceNames
 from runner.core.states.chain import BLOCK_INPUTS, chain, state_key
 from runner.core.states.slices import SliceJoiner, UnknownFormat
 from runner.core.threads.step_times import StepTimes
@@ -28,8 +31,6 @@ _SLICES_WAITING_MAX = 4  # copied, and not yet joined by the store's thread
 # A running sequence is saved again when it has grown by so much: all copies together cost a few times the last one.
 _GROWTH_TOKENS_MIN = 1024
 _GROWTH_SHARE = 0.25
-_COPY_BYTES_PER_S = 1e9  # assumed before the first copy
-_NEWEST_SHARE = 0.25
 _ROOM_TOKENS = 64  # that a running sequence may grow by between the buffer and the copy
 _LAST_SAVES_S = 3.0  # for all states when the engine stops
 
@@ -77,7 +78,7 @@ class StateKeeper:
         self._gate = store.gate
         self._hosts = 0
         self._save: _Save | None = None
-        self._bytes_per_s = _COPY_BYTES_PER_S
+        self._copies = slots.copies
         rules = slots.rules
         self._gives_slices = context.gives_slices and rules.erases_tail and not rules.window_tokens
 
@@ -172,7 +173,7 @@ class StateKeeper:
             self._give_up(save)
             return True
         if not save.sliced:
-            if running and self._copy_s(save.state_bytes) > STEP_DELAY_S:
+            if running and self._copies.seconds(save.state_bytes) > STEP_DELAY_S:
                 return False
             self._copy_whole(save)
             return True
@@ -194,6 +195,7 @@ class StateKeeper:
         if begun is not None and begun.buffer is not None:
             self._store.run(partial(self._store.release, begun.buffer))
         self._save_stopping(deadline_s)
+        self._save_paused(deadline_s)
         # Answers end here only once their states can be found: they go on at other replicas.
         self._store.settle(max(0.0, deadline_s - time.monotonic()))
 
@@ -202,15 +204,49 @@ class StateKeeper:
             save = self._plan(slot, sliced=False)
             if save.state_bytes > self._store.bytes_max:
                 continue
-            made = queue.SimpleQueue[StateBytes | None]()
-            self._store.reserve(self._room(save), made.put)
-            try:
-                save.buffer = made.get(timeout=max(0.0, deadline_s - time.monotonic()))
-            except queue.Empty:
-                log.warning("state.not_saved", slot=slot.id, tokens=len(slot.held))
-                return
+            save.buffer = self._reserve_until(deadline_s, self._room(save))
             if save.buffer is not None:
                 self._copy_whole(save)
+
+    def _save_paused(self, deadline_s: float) -> None:
+        """Save the copies of paused sequences, whose answers go on elsewhere, too."""
+        for parked in self._slots.paused:
+            owner = parked.owner
+            assert owner is not None, "it is paused"
+            checkpoints = self._slots.checkpoints.copies(parked.id)
+            parts = [parked.state, *checkpoints.values()]
+            size = sum(part.size for part in parts)
+            wanted = len(parked.inputs) >= BLOCK_INPUTS and not (owner.shifted or owner.forgotten)
+            if not wanted or parked.state.size > self._store.bytes_max:
+                continue
+            buffer = self._reserve_until(deadline_s, size)
+            if buffer is None:
+                continue
+            buffer[:size] = np.concatenate(parts)
+            links = chain(self._space, parked.salt, parked.inputs)
+            state = NewState(
+                key=state_key(links, parked.inputs),
+                buffer=buffer,
+                inputs=parked.inputs,
+                salt=parked.salt,
+                links=links,
+                state_bytes=parked.state.size,
+                checkpoints=[(tokens, data.size) for tokens, data in checkpoints.items()],
+                first_position=parked.first_position,
+                saved_s=self._seconds(len(parked.inputs)),
+                prefix_names=_names(owner.names, len(parked.inputs)),
+            )
+            self._store.run(partial(self._store.put, state))
+
+    def _reserve_until(self, deadline_s: float, size_bytes: int) -> StateBytes | None:
+        """Wait for a buffer; None: there is no memory for it, or no time."""
+        made = queue.SimpleQueue[StateBytes | None]()
+        self._store.reserve(size_bytes, made.put)
+        try:
+            return made.get(timeout=max(0.0, deadline_s - time.monotonic()))
+        except queue.Empty:
+            log.warning("state.not_saved", bytes=size_bytes)
+            return None
 
     def _unsaved(self, *, stopping: bool = False) -> Iterator[Slot]:
         """Yield the slots to be saved, the next one first: idle ones, of which the newest is the likeliest to return.
@@ -244,7 +280,7 @@ class StateKeeper:
                 slot.saved_tokens = len(slot.held)
                 self._store.count("too_large")
                 continue
-            long = running and self._copy_s(size) > STEP_DELAY_S
+            long = running and self._copies.seconds(size) > STEP_DELAY_S
             if long and not (self._gives_slices and not slot.excess):
                 continue  # until nothing runs
             self._save = save = self._plan(slot, sliced=long)
@@ -260,7 +296,8 @@ class StateKeeper:
         slot.kept_tokens = tokens = len(slot.held)
         size = self._context.state_bytes(slot.id, StatePart.ALL)
         inputs = slot.held[:tokens] if sliced else []
-        return _Save(slot, tokens, sliced, size, inputs=inputs, salt=slot.salt, prefix_names=_names(slot))
+        names = _names(slot.names, len(slot.held))
+        return _Save(slot, tokens, sliced, size, inputs=inputs, salt=slot.salt, prefix_names=names)
 
     def _room(self, save: _Save) -> int:
         """Return the bytes of the state and its checkpoints; a running sequence may grow before it is copied."""
@@ -289,23 +326,23 @@ class StateKeeper:
         ):
             self._give_up(save)
             return
-        self._see_copy(size, began_ns)
+        self._copies.see(size_bytes=size, seconds=(time.monotonic_ns() - began_ns) / NS_PER_S)
         place = size
         for data in checkpoints.values():
             buffer[place : place + data.size] = data
             place += data.size
         spans = [(tokens, data.size) for tokens, data in checkpoints.items()]
-        save.inputs, save.state_bytes, save.prefix_names = list(slot.held), size, _names(slot)
+        save.inputs, save.state_bytes, save.prefix_names = list(slot.held), size, _names(slot.names, len(slot.held))
         self._put(save, spans, first_position=self._slots.first_copied_position(slot))
 
     def _copy_slice(self, save: _Save) -> None:
         """Copy the next inputs; the store's thread moves them to their place."""
         token_bytes = save.state_bytes / save.tokens
-        count = max(_SLICE_TOKENS_MIN, int(self._bytes_per_s * STEP_DELAY_S / token_bytes / 2))
+        count = max(_SLICE_TOKENS_MIN, int(self._copies.bytes_per_s * STEP_DELAY_S / token_bytes / 2))
         stop = min(save.tokens, save.copied_tokens + count)
         began_ns = time.monotonic_ns()
         piece = self._context.save_slice(save.slot.id, save.copied_tokens, stop)
-        self._see_copy(piece.size, began_ns)
+        self._copies.see(size_bytes=piece.size, seconds=(time.monotonic_ns() - began_ns) / NS_PER_S)
         self._store.run(partial(self._join, save, piece, stop - save.copied_tokens))
         save.copied_tokens, save.copied = stop, save.copied + 1
         if stop == save.tokens:
@@ -356,17 +393,10 @@ class StateKeeper:
             self._store.run(partial(self._store.release, save.buffer))
         self._store.count("given_up")
 
-    def _copy_s(self, size_bytes: int) -> float:
-        return size_bytes / self._bytes_per_s
 
-    def _see_copy(self, size_bytes: int, began_ns: int) -> None:
-        speed = size_bytes / max(1e-6, (time.monotonic_ns() - began_ns) / NS_PER_S)
-        self._bytes_per_s += _NEWEST_SHARE * (speed - self._bytes_per_s)
-
-
-def _names(slot: Slot) -> tuple[int, ...]:
-    """Return the names of what a slot holds; they stand for the whole prompt."""
-    return slot.prefix_names if len(slot.held) >= slot.prompt_inputs else ()
+def _names(names: SequenceNames | None, inputs: int) -> tuple[int, ...]:
+    """Return the names of what so many inputs hold."""
+    return names.within(inputs) if names is not None else ()
 
 
 def _wake() -> None:

@@ -2,9 +2,10 @@
 
 import ctypes
 import errno
+import itertools
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -91,16 +92,19 @@ class GgufHeader:
         """Tokens of the tokenizer; 0 without one."""
         return self._count(TOKENS_KEY, ggml.GGUF_STRING)
 
-    def token_text(self, index: int) -> str:
-        """Return the tokenizer's text of one token; empty if it has no such token."""
-        if not 0 <= index < self.vocabulary_size():
-            return ""
-        return _text(ggml.gguf_array_string(self._pointer, self._ids[TOKENS_KEY], index))
+    def token_texts(self, ids: Sequence[int]) -> dict[int, str]:
+        """Return the tokenizer's texts of these tokens; empty for those that it has not."""
+        known = range(self.vocabulary_size())
+        texts = self._token_texts([index for index in ids if index in known])
+        return {**dict.fromkeys(ids, ""), **{index: _text(text) for index, text in texts}}
 
     def token_bytes_max(self) -> int:
         """Return the length of the longest token's text; 0 without a tokenizer."""
-        texts = (ggml.gguf_array_string(self._pointer, self._ids[TOKENS_KEY], i) for i in range(self.vocabulary_size()))
-        return max((len(text or b"") for text in texts), default=0)
+        return max((len(text) for _, text in self._token_texts(range(self.vocabulary_size()))), default=0)
+
+    def _token_texts(self, ids: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        places = itertools.repeat(self._pointer), itertools.repeat(self._ids.get(TOKENS_KEY, 0))
+        return zip(ids, map(ggml.gguf_array_string, *places, ids), strict=True)
 
     def tokens_of(self, *kinds: TokenType) -> list[int]:
         """Ids of the tokens of these types."""
@@ -179,7 +183,7 @@ def open_gguf_header(path: Path) -> Iterator[GgufHeader]:
 def special_tokens(header: GgufHeader) -> Mapping[int, str]:
     """Tokens that the tokenizer reads as control tokens when special tokens are parsed."""
     ids = header.tokens_of(TokenType.CONTROL, TokenType.UNKNOWN)
-    return {index: header.token_text(index) for index in ids}
+    return header.token_texts(ids)
 
 
 def _text(raw: bytes | None) -> str:

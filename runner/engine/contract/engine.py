@@ -10,6 +10,7 @@ from common.errors import PunaError, UnsupportedCapability
 from common.spec.layout import Layout
 from common.spec.speculation import Speculation
 from runner.core.layout.memory_report import MemoryUse
+from runner.core.sequence.batching import UNKNOWN_COST, CallCost
 from runner.core.sequence.decode_windows import LoneStep, StepReads
 from runner.core.sequence.endings import Ending
 from runner.core.sequence.media import PreparedImage
@@ -62,6 +63,12 @@ class SequenceTimes:
     slot_id: int
 
 
+class Paused(NamedTuple):
+    """The sequence lost its slot to another one. Whatever of it is next reported came once it had one again."""
+
+    sequence_id: int
+
+
 class Freed(NamedTuple):
     """The sequence is gone and its slot is free. Reported once for every submitted sequence, after everything else."""
 
@@ -69,7 +76,14 @@ class Freed(NamedTuple):
     times: SequenceTimes | None  # None: it never had a slot
 
 
-Outcome = Progressed | Sampled | Ended | Failed | Freed
+Outcome = Progressed | Sampled | Ended | Failed | Paused | Freed
+
+
+class ParkedPrefix(NamedTuple):
+    """A prompt in host RAM, by the sequence that it was evaluated for."""
+
+    sequence_id: int
+    restore_s: float  # to copy it back, as measured
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,16 +99,22 @@ class StepReport:
     generated_tokens: int = 0
     drafted_tokens: int = 0  # that calls evaluated beside the certain ones
     accepted_tokens: int = 0  # of them that the sampler drew, too
+    drafted_by_model: int = 0  # of the drafted ones, those of the draft model
+    accepted_by_model: int = 0  # likewise
     drafters_off: int = 0  # switched off for one sequence, because they failed or were slow
     speculation: Speculation | None = None  # as of a sequence that ended
     images_encoded: int = 0
     encode_s: float = 0.0  # in the encoder's thread
     slots_busy: int = 0
     waiting: int = 0
+    open_slots: tuple[int, ...] = ()  # that one more request of each band would be given, see `preemption`
+    returned: int = 0  # paused sequences that were given a slot again
+    paused_s: float = 0.0  # their time without one
     held_inputs: int = 0  # that all slots hold
     lone_steps: list[LoneStep] = field(default_factory=list)  # the calls that show the time of reading
     holders: tuple[int, ...] = ()  # sequences whose prompts slots hold from the beginning on, also ended ones
-    parked: tuple[int, ...] = ()  # likewise, of prompts that were moved to host RAM; the newest first
+    parked: tuple[ParkedPrefix, ...] = ()  # likewise, of prompts that were moved to host RAM; the newest first
+    cost: CallCost = UNKNOWN_COST  # of a decode call, as measured so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ class NewState:
     first_position: int = 0
     saved_s: float = 0.0  # to compute it again; 0: not measured
     replaces: str = ""  # key of a state that this one continues
-    prefix_names: tuple[int, ...] = ()  # that gateways gave to the beginnings of its prompt
+    prefix_names: tuple[int, ...] = ()  # of its beginnings; see `common.spec.prompt_names`
 
 
 class StateStore(Protocol):

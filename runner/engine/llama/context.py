@@ -60,8 +60,9 @@ class Context:
         self._memory = llama.llama_get_memory(pointer)
         self.shares_cells: bool = bool(parameters.kv_unified)
         self.gives_slices: bool = self.shares_cells and self.slots <= _SLICE_ID
-        # Both ends of copies between caches, which llama.cpp makes at the start of its next decode.
-        self._copying: set[int] = set()
+        # Slots whose cells llama.cpp copies or rotates only at the start of its next decode: moved cells already have
+        # their new positions and still the old keys, so a state that is copied before is lost.
+        self._unfinished: set[int] = set()
         self.can_shift: bool = bool(self._memory) and llama.llama_memory_can_shift(self._memory)
 
     def close(self) -> None:
@@ -81,7 +82,7 @@ class Context:
         result: int = library.decode(self.pointer, batch.struct)
         if result not in (DecodeResult.DONE, DecodeResult.NO_CELLS):
             raise EngineFailure(f"llama_decode returned {result}")
-        self._copying.clear()
+        self._unfinished.clear()  # llama.cpp finishes them before it looks for cells
         return result
 
     def set_causal(self, causal: bool) -> None:
@@ -126,7 +127,7 @@ class Context:
             return
         # Between caches only everything can be copied: llama.cpp aborts otherwise.
         library.sequence_copy(self._memory, source_id, target_id, -1, -1)
-        self._copying |= {source_id, target_id}
+        self._unfinished |= {source_id, target_id}
         self.erase(target_id, stop)
 
     def move(self, slot_id: int, start: int, stop: int, distance: int) -> None:
@@ -134,6 +135,7 @@ class Context:
         self._check(slot_id)
         assert self.can_shift, "llama.cpp would abort"
         library.sequence_add(self._memory, slot_id, start, stop, distance)
+        self._unfinished.add(slot_id)
 
     def first_position(self, slot_id: int) -> int:
         """Return the oldest position of a slot that is still in the cache; -1 if it is empty."""
@@ -154,14 +156,14 @@ class Context:
         return size
 
     def save(self, slot_id: int, part: StatePart) -> NDArray[np.uint8]:
-        """Return a copy of a slot's state. Empty if it could not be taken, as while the slot is to be copied."""
+        """Return a copy of a slot's state. Empty if it could not be taken, as before the decode after a move."""
         data = np.empty(self.state_bytes(slot_id, part), np.uint8)
         return data if self.save_into(slot_id, data, part) else data[:0]
 
     def save_into(self, slot_id: int, data: NDArray[np.uint8], part: StatePart) -> bool:
-        """Copy a slot's state into an array of its size. False, as while the slot is to be copied: it was not taken."""
+        """Copy a slot's state into an array of its size. False, as before the decode after a move: it was not taken."""
         self._check(slot_id)
-        if slot_id in self._copying:
+        if slot_id in self._unfinished:
             return False
         copied = llama.llama_state_seq_get_data_ext(self.pointer, _bytes_of(data), data.size, slot_id, part)
         return bool(copied == data.size)
@@ -174,6 +176,7 @@ class Context:
         """
         self._check(slot_id)
         assert self.gives_slices, "llama.cpp would abort"
+        assert slot_id not in self._unfinished, "keys that are not rotated yet"
         assert 0 <= start < stop, "positions"
         library.sequence_copy(self._memory, slot_id, _SLICE_ID, start, stop)
         size = llama.llama_state_seq_get_size_ext(self.pointer, _SLICE_ID, StatePart.ALL)
@@ -185,10 +188,10 @@ class Context:
     def restore(self, slot_id: int, data: NDArray[np.uint8], part: StatePart) -> bool:
         """Put a copy back, which another slot of this context may have given.
 
-        False, as while the slot is to be copied, leaves the slot without it.
+        False, as before the decode after a move, leaves the slot without it.
         """
         self._check(slot_id)
-        if slot_id in self._copying:
+        if slot_id in self._unfinished:
             return False
         read = llama.llama_state_seq_set_data_ext(self.pointer, _bytes_of(data), data.size, slot_id, part)
         return bool(read == data.size)

@@ -89,8 +89,14 @@ def read_header(path: Path, *more: Path) -> ModelHeader:
     )
 
 
-def prepare_launch(files: ModelFiles, wanted: Layout, *, rpc_endpoints: Sequence[str] = ()) -> Launch:
-    """Open the devices and settle every size.
+def prepare_launch(
+    files: ModelFiles,
+    wanted: Layout,
+    *,
+    rpc_endpoints: Sequence[str] = (),
+    opened: dict[str, int] | None = None,
+) -> Launch:
+    """Open the devices, unless they are `opened`, and settle every size.
 
     Raises:
         BadModelFile: one of the files cannot be read.
@@ -113,7 +119,7 @@ def prepare_launch(files: ModelFiles, wanted: Layout, *, rpc_endpoints: Sequence
         adapter_tensors=_adapter_tensors(files, header),
         resolved=resolved,
         places=place_layers(resolved.layout, block_count=numbers.block_count),
-        device_pointers=open_layout_devices(wanted, rpc_endpoints),
+        device_pointers=open_layout_devices(wanted, rpc_endpoints) if opened is None else opened,
     )
 
 

@@ -3,6 +3,7 @@
 import gc
 import threading
 from abc import ABC, abstractmethod
+from math import inf
 from typing import Generic, TypeVar
 
 import llama_cpp.llama_cpp as llama
@@ -17,7 +18,7 @@ from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgr
 from runner.engine.devices.devices import engine_build
 from runner.engine.llama.context import Context
 from runner.engine.llama.launch import Launch, prepare_launch
-from runner.engine.llama.model import Model, load_model
+from runner.engine.llama.model import Model, load_launched
 from runner.engine.llama.vocabulary import Vocabulary
 from runner.engine.threads.engine_loop import EngineLoop
 from runner.engine.threads.engine_thread import EngineThread, mark_engine_thread
@@ -60,7 +61,7 @@ class LlamaEngine(ABC, Generic[LoopT]):
     @property
     def step(self) -> EngineStep:
         """Return the current step of the engine thread; none runs before the model is loaded."""
-        return EngineStep(0, 0.0) if self._loop is None else self._loop.step
+        return EngineStep(0, inf) if self._loop is None else self._loop.step
 
     def start(self, listener: EngineListener) -> None:
         """Begin to load in the engine thread."""
@@ -132,14 +133,7 @@ def _load_weights(launch: Launch, listener: EngineListener, stop: threading.Even
         listener.load_progressed(weights_progress(fraction, bytes_total))
         return not stop.is_set()
 
-    return load_model(
-        launch.files.model,
-        launch.layout,
-        device_pointers=launch.device_pointers,
-        on_progress=on_progress,
-        rearranges=launch.rearranges,
-        more=launch.files.more,
-    )
+    return load_launched(launch, on_progress)
 
 
 def _tell_loaded(listener: EngineListener, launch: Launch, model: LoadedModel) -> None:

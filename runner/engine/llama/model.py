@@ -38,6 +38,18 @@ class Model:
         llama.llama_model_free(self.pointer)
 
 
+def load_launched(launch: Launch, on_progress: Callable[[float], bool]) -> Model:
+    """Load the model of a launch; `on_progress` and errors are those of `load_model`."""
+    return load_model(
+        launch.files.model,
+        launch.layout,
+        device_pointers=launch.device_pointers,
+        on_progress=on_progress,
+        rearranges=launch.rearranges,
+        more=launch.files.more,
+    )
+
+
 def load_model(
     path: Path,
     layout: Layout,

@@ -1,12 +1,14 @@
 """The loop of an engine thread: commands of other threads, then one step, for as long as the process lives."""
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from math import inf
 
-from runner.core.threads.step_times import EngineStep, StepTimes
+from runner.core.threads.step_times import BEAT_S, WAIT_LIMIT_S, EngineStep, StepTimes
 from runner.engine.threads.spinning import ComputeThreads
 
 IDLE_TEST_S = 30.0  # between tests of idle devices
@@ -19,8 +21,8 @@ class EngineLoop(ABC):
         """`threads` compute the calls, whose durations `times` has."""
         self._threads = threads
         self._times = times
-        self.step = EngineStep(0, times.limit_s_min)  # read by other threads
-        self.idle_test_s: float | None = None  # between tests of idle devices; None: there is none to test
+        self.step = EngineStep(0, WAIT_LIMIT_S)  # read by other threads
+        self.idle_test_s = inf  # between tests of idle devices; infinite: there is none to test
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Event()
         self._stopping = False
@@ -48,12 +50,19 @@ class EngineLoop(ABC):
         Raises:
             EngineFailure: the engine broke.
         """
+        idle_since_s = time.monotonic()
         while not self._stopping:
             self._wake.clear()
-            if not self.turn() and not self._stopping and not self._wake.wait(self.idle_test_s):
+            if self.turn():
+                idle_since_s = time.monotonic()
+                continue
+            if self._stopping or self._wake.wait(min(BEAT_S, self.idle_test_s)):
+                continue
+            if time.monotonic() >= idle_since_s + self.idle_test_s:
                 self.step = self.step.begun(self._times.limit_s_min)
                 self._test_idle()
                 self.step = self.step.ended()
+                idle_since_s = time.monotonic()
         self._drop_all()
 
     @abstractmethod

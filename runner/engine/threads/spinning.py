@@ -87,15 +87,20 @@ class ComputeThreads(Spinning):
     def __init__(self, set_threads: Callable[[int, int], None], *, threads: int, keeps_lone: bool) -> None:
         """`set_threads`: for calls of one token and of several. `keeps_lone`: those of one token keep all `threads`."""
         super().__init__(threads=threads)
-        self._set_threads = set_threads
+        self._contexts = [set_threads]
         self._threads_max = threads
         self._keeps_lone = keeps_lone
+
+    def also(self, set_threads: Callable[[int, int], None]) -> None:
+        """Set the threads of one more context from now on."""
+        self._contexts.append(set_threads)
 
     def use(self, threads: int) -> None:
         """So many compute from the next call on."""
         several = max(1, min(threads, self._threads_max))
         lone = self._threads_max if self._keeps_lone else several
-        self._set_threads(lone, several)
+        for set_threads in self._contexts:
+            set_threads(lone, several)
         super().use(lone)
 
 

@@ -201,7 +201,7 @@ class Devices:
     def see_crash(self, device_ids: Iterable[str], *, hung: bool = False) -> None:
         """Test what may have ended a runner on these devices: a server that lends one, or one that hangs."""
         crashed = set(device_ids)
-        reason = "a step of the engine on it did not end" if hung else "a runner on it ended, and its server is asked"
+        reason = "the engine on it made no progress" if hung else "a runner on it ended, and its server is asked"
         for entry in self._table.entries:
             if entry.id in crashed and (entry.server is not None or (hung and not entry.is_cpu)):
                 after = health.doubt(entry.health, reason)

@@ -138,7 +138,16 @@ class NodeModels:
                 core_files.AdapterFile(path=self._part(adapter.digest, "adapter"), scale=adapter.scale)
                 for adapter in layout.adapters
             ),
+            draft=self.draft_of(layout),
         )
+
+    def draft_of(self, layout: cluster_pb2.Layout) -> tuple[Path, ...]:
+        """Return the files of a layout's draft model; none: it has none.
+
+        Raises:
+            ModelNotFound, BadModelFile: it is not here, or cannot be used.
+        """
+        return tuple(self.find(layout.draft_digest).paths) if layout.draft_digest else ()
 
     def unverified_blobs(self, digest: str, layout: cluster_pb2.Layout) -> list[str]:
         """Return the digests of the blobs that a runner would load and that are not verified yet.
@@ -147,9 +156,7 @@ class NodeModels:
             ModelNotFound, BadModelFile: as `files_of`.
         """
         files = self.files_of(digest, layout)
-        paths = [*files.weights, *(adapter.path for adapter in files.adapters)]
-        paths += [files.projector] if files.projector is not None else []
-        blobs = [parse_digest(path.name) for path in paths if path.parent == self.blobs.directory]
+        blobs = [parse_digest(path.name) for path in files.all if path.parent == self.blobs.directory]
         return [blob for blob in blobs if not self.verifier.is_verified(blob)]
 
     async def verify(self, digest: str, layout: cluster_pb2.Layout, on_progress: OnProgress) -> None:

@@ -1,14 +1,21 @@
 """Short-lived children: a runner mode that answers on standard output and ends, with a deadline."""
 
 import asyncio
+import functools
 import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from common.sandbox.confinement import OWN_USER
+from common.sandbox.own_users import separation_fault
+from common.telemetry.logs import get_logger
+from runner.__main__ import CONFINED
 from runner.host.processes.process import ProcessHandle
 from runner.host.processes.spawning import read_piece, spawn
+
+log = get_logger()
 
 OUTPUT_BYTES_MAX = 64 * 1024 * 1024  # the child is ended as soon as it prints more
 STDERR_BYTES_KEPT = 64 * 1024
@@ -42,7 +49,17 @@ class RunnerChildResult:
 
 def runner_command(mode: str, arguments: Sequence[str]) -> list[str]:
     """Return the command line of a runner mode with this interpreter."""
-    return [sys.executable, "-m", "runner", mode, *arguments]
+    own_user = [OWN_USER] if mode in CONFINED and has_own_users() else []
+    return [sys.executable, "-m", "runner", mode, *own_user, *arguments]
+
+
+@functools.cache
+def has_own_users() -> bool:
+    """Return True if each runner of this process is a user of its own."""
+    fault = separation_fault()
+    if fault and os.geteuid() == 0:
+        log.warning("runners.share_user", text=fault)
+    return not fault
 
 
 async def run_child(

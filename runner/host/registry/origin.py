@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import orjson
@@ -49,6 +50,12 @@ class _Origin:
     weights: tuple[Layer, ...]  # in the order in which they are loaded
 
 
+def origins_of(request: host_pb2.MeasureRequest | host_pb2.StartRequest) -> list[host_pb2.ModelOrigin]:
+    """Return the sources of the models that the node lacks: of the model itself, then of its draft model."""
+    own = [request.origin] if request.HasField("origin") else []
+    return [*own, request.draft_origin] if request.HasField("draft_origin") else own
+
+
 class Origins:
     """Fetches from other hosts into the store of this one."""
 
@@ -59,21 +66,27 @@ class Origins:
         self._headers = headers
         self._pulls = pulls
 
-    async def fetch(self, origin: host_pb2.ModelOrigin, on_progress: OnProgress) -> None:
-        """Fetch the whole model into the store, under its name.
+    async def fetch(self, origins: Sequence[host_pb2.ModelOrigin], on_progress: OnProgress) -> None:
+        """Fetch whole models into the store, under their names; a model's draft model is one of its own.
 
         Raises:
-            RegistryFailed: no node that has it answers; the bytes received so far stay.
+            RegistryFailed: no node that has one answers; the bytes received so far stay.
             DigestMismatch, DiskFull: as they say.
         """
-        async with self._asking(origin) as found:
-            with self._store.pinned([layer.digest for layer in found.manifest.blobs()]):
-                await self._fetch_blobs(origin, found, on_progress)
+        async with contextlib.AsyncExitStack() as stack:
+            models = [(origin, await stack.enter_async_context(self._asking(origin))) for origin in origins]
+            blobs = [layer for _, found in models for layer in found.manifest.blobs()]
+            stack.enter_context(self._store.pinned([layer.digest for layer in blobs]))
+            await self._jobs.check_room(blobs)
+            before, total = 0, sum(layer.size_bytes for layer in blobs)
+            for origin, found in models:
+                await self._fetch_blobs(origin, found, shifted(on_progress, before, total))
+                before += sum(layer.size_bytes for layer in found.manifest.blobs())
                 await self._store.write_manifest(self._free_name(origin, found), found.content)
+                log.info("model.fetched", model=origin.name, digests=[digest[:12] for digest in origin.blob_digests])
         await self._store.models.scan()
-        log.info("model.fetched", model=origin.name, digests=[digest[:12] for digest in origin.blob_digests])
 
-    async def headers(self, origin: host_pb2.ModelOrigin, *, projector_digest: str) -> core_files.ModelFiles:
+    async def headers(self, origin: host_pb2.ModelOrigin, *, projector_digest: str = "") -> core_files.ModelFiles:
         """Return files of the true sizes with nothing but the headers: enough to count the memory of the model.
 
         Raises:
@@ -123,21 +136,18 @@ class Origins:
         content = write_manifest(named, layers)
         return _Origin(peers=peers, manifest=manifest, content=content, is_stored=False, weights=weights)
 
-    async def _fetch_blobs(self, origin: host_pb2.ModelOrigin, found: _Origin, on_progress: OnProgress) -> None:
-        blobs = found.manifest.blobs()
-        total = sum(layer.size_bytes for layer in blobs)
-        await self._jobs.check_room(blobs)
+    async def _fetch_blobs(self, origin: host_pb2.ModelOrigin, found: _Origin, on_bytes: Callable[[int], None]) -> None:
         sources: list[BlobSource] = list(found.peers)
         if found.is_stored:
             with contextlib.suppress(PermissionDenied, InvalidRequest):
                 client = self._pulls.client(StoreName.parse(origin.name), insecure=False)
                 sources.append(RegistrySource(client))
         before = 0
-        for layer in blobs:
+        for layer in found.manifest.blobs():
             if self._store.blobs.size(layer.digest) != layer.size_bytes:
-                await self._jobs.fetch(layer, sources, shifted(on_progress, before, total))
+                await self._jobs.fetch(layer, sources, partial(_add, on_bytes, before))
             before += layer.size_bytes
-            on_progress(before, total)
+            on_bytes(before)
 
     def _free_name(self, origin: host_pb2.ModelOrigin, found: _Origin) -> StoreName:
         """Return the name that the model has there, unless it stands for another one here."""
@@ -160,6 +170,10 @@ class Origins:
             self._store.blobs.commit(digest, partial)
         except OSError as error:
             raise DiskFull(f"the store cannot be written: {error.strerror}") from error
+
+
+def _add(on_bytes: Callable[[int], None], before: int, done: int) -> None:
+    on_bytes(before + done)
 
 
 async def _stored(origin: host_pb2.ModelOrigin, peers: Sequence[PeerSource]) -> _Origin:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
+from dataclasses import replace
 
 from google.protobuf import json_format
 
@@ -14,7 +15,7 @@ from runner.host.devices.devices import Devices
 from runner.host.lending.borrowing import Borrower, addressed, renamed
 from runner.host.models.model_files import NodeModels
 from runner.host.processes.children import run_child
-from runner.host.registry.origin import Origins
+from runner.host.registry.origin import Origins, origins_of
 from runner.host.runners.runner_spec import file_arguments, to_argument, without_addresses
 
 MEASURE_TIMEOUT_S = 20.0
@@ -37,7 +38,7 @@ class Measurements:
         """Return the bytes that the model takes with the layout, with the devices that the peers lend.
 
         Raises:
-            ModelNotFound, BadModelFile: no usable file here, of the model, its projector or an adapter.
+            ModelNotFound, BadModelFile: no usable file here, of the model, its projector, an adapter or its draft.
             RegistryFailed: nor at its origin.
             InvalidRequest: no engine can have this layout.
             ModelUnavailable: the measurement crashed or ran over its time, or a peer does not lend; estimate instead.
@@ -83,9 +84,19 @@ class Measurements:
         try:
             return self._models.files_of(request.model_digest, request.layout)
         except ModelNotFound:
-            if not request.HasField("origin"):
+            if not origins_of(request):
                 raise
-        return await self._origins.headers(request.origin, projector_digest=request.layout.projector_digest)
+        if request.HasField("origin"):
+            files = await self._origins.headers(request.origin, projector_digest=request.layout.projector_digest)
+        else:
+            alone = cluster_pb2.Layout()
+            alone.CopyFrom(request.layout)
+            alone.ClearField("draft_digest")
+            files = self._models.files_of(request.model_digest, alone)
+        if not request.HasField("draft_origin"):
+            return replace(files, draft=self._models.draft_of(request.layout))
+        draft = await self._origins.headers(request.draft_origin)
+        return replace(files, draft=(draft.model, *draft.more))
 
 
 def _failure(exit_code: int | None, text: str) -> BadModelFile | InvalidRequest | ModelUnavailable:

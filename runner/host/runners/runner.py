@@ -6,6 +6,8 @@ All others read `record()` and wait on `changes`.
 
 import asyncio
 import errno
+import os
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -79,7 +81,7 @@ class HostRunner:
         self._log_path = home.logs_directory / f"runner-{spec.placement_id}-{spec.generation}.log"
         self._status_at_s = clock.now_s()
         self._silence = Silence(clock)
-        self.hung_step = asyncio.Event()  # the engine does not end a step, as with a device that hangs
+        self.engine_hung = asyncio.Event()  # its thread is blocked, as with a device that hangs
         self._hung = ""  # why the runner was ended
         self._was_ready = False
         self._progress: FetchProgress | None = None  # of what comes before the engine reads the files
@@ -143,7 +145,7 @@ class HostRunner:
 
     def owns(self, path: Path) -> bool:
         """Return True if a file of the run directory belongs to this runner."""
-        return str(path) == self._socket_path or path in (self._note_path, self._lock_path, self._states_path)
+        return path in (self._note_path, self._lock_path, self._folder)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -230,6 +232,7 @@ class HostRunner:
         self._borrowed = await self._borrower.borrow(spec.peers, Purpose.SERVE)
         layout = addressed(spec.record.layout, self._borrowed)
         inherited = [take_lock(self._lock_path)]
+        self._folder.mkdir(mode=0o700)
         states_path = str(self._states_path) if self._states.state_bytes_max else ""
         arguments = spec.arguments(self._socket_path, listen=listen, layout=layout, states_path=states_path)
         if self._identity is not None and not self._socket_path:
@@ -261,6 +264,7 @@ class HostRunner:
             if not await spawned.process.wait(DYING_S):
                 await kill_process(spawned.process)
             return  # _follow explains the end from exit code and log
+        os.chown(self._folder, os.geteuid(), os.getegid())  # from its user: gateways connect in folders of ours alone
         metrics.START_SECONDS.labels(how=start_kind(spawned.process)).observe(self._clock.now_s() - started_s)
         self._silence.hear()
         await self._write_note()
@@ -278,7 +282,7 @@ class HostRunner:
             watches += [
                 asyncio.create_task(watch_pings(address, self._peer, heard=self._silence.hear, gone=process.exited)),
                 asyncio.create_task(self._watch_silence(process)),
-                asyncio.create_task(self._watch_steps(process)),
+                asyncio.create_task(self._watch_engine(process)),
             ]
         if self._identity is not None and address and not self._socket_path:
             watches.append(asyncio.create_task(self._identity.keep(address, process.exited)))
@@ -333,9 +337,9 @@ class HostRunner:
             self._hung = f"the runner did not answer for {HUNG_AFTER_S:g} s"
             await kill_process(process)
 
-    async def _watch_steps(self, process: ProcessHandle) -> None:
+    async def _watch_engine(self, process: ProcessHandle) -> None:
         """End a runner whose engine thread is blocked by a device: its event loop answers pings as before."""
-        await self.hung_step.wait()
+        await self.engine_hung.wait()
         log.error("runner.hung", placement=self.spec.placement_id, text=self._hung)
         await kill_process(process)
 
@@ -368,11 +372,15 @@ class HostRunner:
     def _lock_path(self) -> Path:
         return self._home.run_directory / f"{self.spec.placement_id}.lock"
 
+    @property
+    def _folder(self) -> Path:
+        """Of its sockets."""
+        return self._states_path.parent
+
     def _remove_files(self) -> None:
-        for path in (self._note_path, self._lock_path, self._states_path):
+        for path in (self._note_path, self._lock_path):
             path.unlink(missing_ok=True)
-        if self._socket_path:
-            Path(self._socket_path).unlink(missing_ok=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _tell_prepared(self, progress: FetchProgress, done_bytes: int, total_bytes: int) -> None:
         progress.tell(done_bytes, total_bytes)
@@ -406,9 +414,9 @@ class HostRunner:
             self._record.status.error.attempted.CopyFrom(renamed(status.error.attempted, self.spec.record.layout))
         if status.state in (cluster_pb2.RUNNER_STATE_READY, cluster_pb2.RUNNER_STATE_NO_SLOTS):
             self._was_ready = True
-        if status.hung_ms and not self.hung_step.is_set():
-            self._hung = f"a step of the runner's engine did not end within {status.hung_ms / MS_PER_S:.1f} s"
-            self.hung_step.set()
+        if status.hung_ms and not self.engine_hung.is_set():
+            self._hung = f"the runner's engine made no progress for {status.hung_ms / MS_PER_S:.1f} s"
+            self.engine_hung.set()
         if status.state != before:
             log.info(
                 "runner.state",

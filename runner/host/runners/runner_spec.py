@@ -86,7 +86,8 @@ def file_arguments(files: ModelFiles) -> list[str]:
     projector = ["--projector", str(files.projector)] if files.projector is not None else []
     adapters = [word for adapter in files.adapters for word in ("--adapter", adapter_argument(adapter))]
     more = [word for path in files.more for word in ("--more", str(path))]
-    return ["--model", str(files.model), *more, *projector, *adapters]
+    draft = [word for path in files.draft for word in ("--draft", str(path))]
+    return ["--model", str(files.model), *more, *projector, *adapters, *draft]
 
 
 def advertised(address: str, advertise: str) -> str:

@@ -3,8 +3,9 @@
 import asyncio
 import os
 import re
+import shutil
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -36,7 +37,7 @@ from runner.host.lending.lease import DeviceLease
 from runner.host.lending.lending import Lender
 from runner.host.models.model_files import NodeModels, OnProgress
 from runner.host.processes.process import ProcessHandle, find_runners_of
-from runner.host.registry.origin import Origins
+from runner.host.registry.origin import Origins, origins_of
 from runner.host.runners.device_users import DeviceUsers
 from runner.host.runners.load_progress import FETCHING, VERIFYING, Preparation, PrepareFiles
 from runner.host.runners.runner import HostRunner
@@ -207,10 +208,13 @@ class RunnerSupervisor:
             if placement_id not in noted:
                 log.warning("runner.orphan_killed", placement=placement_id, pid=pid)
                 os.killpg(pid, signal.SIGKILL)
-        for kind in ("sock", "kv", "lock"):
-            for leftover in self._home.run_directory.glob(f"*.{kind}"):
-                if not any(runner.owns(leftover) for runner in self._users.runners.values()):
-                    leftover.unlink(missing_ok=True)
+        for leftover in self._home.run_directory.iterdir():
+            if any(runner.owns(leftover) for runner in self._users.runners.values()):
+                continue
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            elif leftover.suffix == ".lock":
+                leftover.unlink(missing_ok=True)
 
     async def watch_removals(self, revocations: Revocations) -> None:
         """End what is lent to nodes that are removed from the cluster, or borrowed from them; runs for ever."""
@@ -243,9 +247,10 @@ class RunnerSupervisor:
             if self._models.unverified_blobs(spec.record.model_digest, spec.record.layout):
                 first = VERIFYING, partial(self._verify, spec)
         except ModelNotFound:
-            if not request.HasField("origin"):
+            origins = origins_of(request)
+            if not origins:
                 raise
-            first = FETCHING, partial(self._fetch, spec, request.origin)
+            first = FETCHING, partial(self._fetch, spec, origins)
         if predecessor is None and len(self._users.runners) >= RUNNERS_MAX:
             raise DeviceMemoryExhausted(f"this node already has {RUNNERS_MAX} runners")
         self._check_servers(own_devices(spec), replaced=predecessor)
@@ -267,9 +272,11 @@ class RunnerSupervisor:
         record.model_name = record.model_name or self._models.find(record.model_digest).model.name
         return replace(spec, files=files, record=record)
 
-    async def _fetch(self, spec: RunnerSpec, origin: host_pb2.ModelOrigin, on_progress: OnProgress) -> RunnerSpec:
+    async def _fetch(
+        self, spec: RunnerSpec, origins: Sequence[host_pb2.ModelOrigin], on_progress: OnProgress
+    ) -> RunnerSpec:
         """Have the files from the nodes that have them."""
-        await self._origins.fetch(origin, on_progress)
+        await self._origins.fetch(origins, on_progress)
         return self._with_files(spec)
 
     async def _verify(self, spec: RunnerSpec, on_progress: OnProgress) -> RunnerSpec:
@@ -334,7 +341,7 @@ class RunnerSupervisor:
         metrics.RUNNERS.dec()
         error = runner.record().status.error
         if not runner.stop_requested:
-            self._devices.see_crash(own_devices(runner.spec), hung=runner.hung_step.is_set())
+            self._devices.see_crash(own_devices(runner.spec), hung=runner.engine_hung.is_set())
         if error.reason == DeviceLost.reason and not runner.stop_requested:
             self._devices.see_device_error(
                 blamed_devices(error.message, own_devices(runner.spec)),

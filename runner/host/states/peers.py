@@ -119,8 +119,9 @@ class PeerStates:
             if first is None:
                 return "none"
             record = StateRecord.from_json(first.record, tier=Tier.RAM)
-            if record.domain != domain or record.entry.size_bytes > self._states.state_bytes_max:
-                return "refused"
+            is_wanted = record.domain == domain and common_inputs(record.entry, seek.links) > held
+            if not is_wanted or record.entry.size_bytes > self._states.state_bytes_max:
+                return "refused"  # a node cannot leave a state of another prompt here
             gate = self._gates.setdefault(seek.node_id, RestoreGate())
             _check_cost(gate, record.entry, seek, held)
             descriptor = create_memory_file()

@@ -12,7 +12,7 @@ from math import inf
 from scheduler.core.loading.loading import plan_load
 from scheduler.core.loading.requests import begin_load, imagined_load
 from scheduler.core.planning.candidates import Placement, Refusal
-from scheduler.core.planning.projectors import current_projector
+from scheduler.core.planning.projectors import current_projectors
 from scheduler.core.state.cluster_state import ClusterState, ModelState
 from scheduler.core.state.model_constraints import constrained_models, constraints_of, load_constraints, load_target
 from scheduler.core.state.replicas import serving_replicas
@@ -49,8 +49,9 @@ def replace_outdated(state: ClusterState, now_s: float) -> None:
             _move(state, model, where, now_s)
         if constraints.replicas_min >= SPREAD_MIN:
             _spread(state, model, constraints.replicas_min, now_s)
+    projectors = current_projectors(nodes)
     for digest in sorted({runner.model_digest for _, runner in state.observed.replicas()}):
-        if projector := current_projector(nodes, digest):
+        if projector := projectors.get(digest):
             _follow_projector(state, digest, projector, now_s)
 
 

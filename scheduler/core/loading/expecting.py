@@ -64,7 +64,7 @@ def _left_s(state: ClusterState, job: LoadJob, now_s: float) -> float | None:
     """Return the remaining seconds of a load under way. The further it is, the more its own rate counts."""
     usual_s = usual_load_s(state, job.model_digest)
     spent_s, fraction = now_s - job.attempt.loading_since_s, job.progress.weights_fraction
-    if job.origin is not None and not job.attempt.fetched_s:  # its files come first; the whole way has one rate
+    if (job.origin or job.draft_origin) and not job.attempt.fetched_s:  # files come first; the whole way has one rate
         usual_s, fraction = None, job.progress.fraction
     if job.state is LoadState.PLANNED:
         return usual_s

@@ -15,11 +15,11 @@ from dataclasses import replace
 from common.spec.layout import FlashAttention, Layout
 from scheduler.core.loading.answers import fail, forget, tell_positions
 from scheduler.core.loading.crashes import excluded_nodes, pause_after_crash
-from scheduler.core.loading.fetch_failures import is_of_headers, on_headers_failed, origin_for_load
+from scheduler.core.loading.fetch_failures import is_of_headers, name_origins, on_headers_failed
 from scheduler.core.loading.replacement import drop_replacement
 from scheduler.core.loading.starting import FRESH_FIGURES_S
-from scheduler.core.planning.candidates import MeasureFirst, Placement, PlacementRequest, Refusal, RefusalKind
-from scheduler.core.planning.fetching import plan_anywhere
+from scheduler.core.planning.candidates import MeasureFirst, Placement, PlacementRequest, Refusal, RefusalKind, Reports
+from scheduler.core.planning.drafts import plan_with_draft
 from scheduler.core.planning.known_reports import BAD_FILE
 from scheduler.core.planning.lending import lenders_of, loans_for, nodes_of
 from scheduler.core.planning.nearest import would_fit_text
@@ -122,7 +122,8 @@ def _plan_outside(
         failed_nodes={**excluded, **job.failed.nodes},
         replicas=_other_replicas(state, job),
     )
-    return plan_anywhere(request, view, {**state.reports, **job.failed.measures, **job.failed.sizes}, policy)
+    reports: Reports = {**state.reports, **job.failed.measures, **job.failed.sizes}
+    return plan_with_draft(request, view, reports, policy, unfetched=job.failed.draft)
 
 
 def _other_replicas(state: ClusterState, job: LoadJob) -> frozenset[tuple[str, str]]:
@@ -244,7 +245,7 @@ def _measure(state: ClusterState, job: LoadJob, wanted: MeasureFirst, now_s: flo
             command=(state.leadership.fence, state.leadership.leader_id),
         )
     job.measuring = wanted.key
-    job.origin = origin_for_load(state, job, node, wanted.layout.projector_digest)
+    name_origins(state, job, node, wanted.layout)
     state.measuring[node.id] = wanted  # its bytes are promised to it
     state.emit(
         Measure(
@@ -255,6 +256,7 @@ def _measure(state: ClusterState, job: LoadJob, wanted: MeasureFirst, now_s: flo
             loans=loans,
             caller_id=job.first_caller,
             origin=job.origin,
+            draft_origin=job.draft_origin,
         )
     )
 

@@ -264,7 +264,7 @@ def drop_deserted(state: ClusterState, now_s: float) -> None:
 
 
 def unload(state: ClusterState, event: UnloadRequested, now_s: float) -> None:
-    """Stop the replicas of a model that no operator keeps.
+    """Stop the replicas of a model that no operator keeps, those that load included.
 
     A load with callers continues, and its replica stops when their requests have ended.
     """
@@ -280,7 +280,7 @@ def unload(state: ClusterState, event: UnloadRequested, now_s: float) -> None:
     kept = max(len(serving) if one.pinned else one.replicas_min for one in constraints)
     ordered = sum(order_stop(state, one.placement_id, reason="unload", now_s=now_s) for one in serving[kept:])
     for job in state.jobs_by_age():
-        if job.model_digest != model.digest or job.is_extra:
+        if job.model_digest != model.digest or (job.is_extra and kept):
             continue
         if job.callers:
             job.keep_alive_ms = 0

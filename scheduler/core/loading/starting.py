@@ -11,7 +11,7 @@ from math import inf
 
 from scheduler.core.loading.answers import fail, loading_answer
 from scheduler.core.loading.expecting import size_bytes
-from scheduler.core.loading.fetch_failures import is_of_fetch, on_fetch_failed, origin_for_load
+from scheduler.core.loading.fetch_failures import is_of_fetch, name_origins, on_fetch_failed
 from scheduler.core.planning.lending import LenderGone, lenders_of, loans_for
 from scheduler.core.sizes.rooms import BACKOFF_STEP
 from scheduler.core.state.cluster_state import NO_FAILURES, ClusterState
@@ -98,7 +98,7 @@ def _send_start(state: ClusterState, job: LoadJob, now_s: float) -> None:
     except LenderGone as gone:
         on_start_failed(state, job, unavailable(str(gone)), now_s, lender_id=gone.node_id)
         return
-    job.origin = origin_for_load(state, job, node, job.record.layout.projector_digest)
+    name_origins(state, job, node, job.record.layout)
     state.emit(
         StartRunner(
             fence=state.leadership.fence,
@@ -108,6 +108,7 @@ def _send_start(state: ClusterState, job: LoadJob, now_s: float) -> None:
             loans=loans,
             caller_id=job.first_caller,
             origin=job.origin,
+            draft_origin=job.draft_origin,
         )
     )
 

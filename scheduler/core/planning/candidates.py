@@ -140,6 +140,7 @@ class Placement:
     key: MeasureKey | None = None  # of its report; likewise
     expected_s: float = 0.0
     rounds: int = 0
+    note: str = ""  # what of the request it leaves out, for display
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

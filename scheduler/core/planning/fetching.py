@@ -38,11 +38,11 @@ def plan_anywhere(request: PlacementRequest, view: ClusterView, reports: Reports
     lacking = _lacking(request, view)
     if not lacking:
         return outcome
-    file = _known_file(request, view)
+    file = fetchable_file(view, request.model_digest, request.layout.projector_digest)
     roomy = {node.id for node in lacking if file is not None and node.models_free_bytes >= file.fetched_bytes}
     if file is None or not roomy:
         return _explained(outcome, lacking, file)
-    wider = replace(view, nodes=tuple(_with_file(node, file) if node.id in roomy else node for node in view.nodes))
+    wider = replace(view, nodes=tuple(with_file(node, file) if node.id in roomy else node for node in view.nodes))
     return _explained(_better(outcome, plan_placement(request, wider, reports, policy), request), lacking, file)
 
 
@@ -77,28 +77,26 @@ def _is_slow(placement: Placement) -> bool:
 
 
 def _lacking(request: PlacementRequest, view: ClusterView) -> list[NodeView]:
-    projector = request.layout.projector_digest
+    projector, draft = request.layout.projector_digest, request.layout.draft_digest
     return [
         node
         for node in view.nodes
         if not node.suspect
         and node.id not in request.failed_nodes
         and not has_model(node, request.model_digest, projector)
+        and (not draft or node.model(draft) is not None)  # has it, or has room for it
         and any(device.usable and device.kind is not DeviceKind.UNKNOWN for device in node.devices)
     ]
 
 
-def _known_file(request: PlacementRequest, view: ClusterView) -> ModelFile | None:
+def fetchable_file(view: ClusterView, digest: str, projector_digest: str = "") -> ModelFile | None:
     """Return the file as nodes have it that another node can fetch from."""
-    files = (
-        model_file(node, request.model_digest, request.layout.projector_digest)
-        for node in view.nodes
-        if not node.suspect
-    )
+    files = (model_file(node, digest, projector_digest) for node in view.nodes if not node.suspect)
     return next((file for file in files if file is not None and file.blob_digests), None)
 
 
-def _with_file(node: NodeView, file: ModelFile) -> NodeView:
+def with_file(node: NodeView, file: ModelFile) -> NodeView:
+    """Return the node as if it had fetched the file."""
     return replace(node, models=(*(model for model in node.models if model.digest != file.digest), file))
 
 

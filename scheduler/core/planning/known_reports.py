@@ -7,7 +7,7 @@ from common import errors
 from common.spec.layout import Layout
 from scheduler.core.planning.candidates import MeasureKey, Reports
 from scheduler.core.planning.device_sets import DeviceSet
-from scheduler.core.sizes.estimate import estimate_report, graph_bytes, sizes_by_facts, sizes_by_larger
+from scheduler.core.sizes.estimate import cache_bytes, estimate_report, graph_bytes, sizes_by_facts, sizes_by_larger
 from scheduler.core.sizes.layers import LayerSizes, sizes_by_report
 from scheduler.core.values.facts import ModelFacts, facts_of_size
 from scheduler.core.values.faults import Fault
@@ -75,7 +75,7 @@ class KnownReports:
         known = self._same_values(device_set, layout) or self._larger_values(device_set, layout)
         if known is None:
             graph = graph_bytes(self.facts(device_set.node), layout)
-            projector = self._projector_bytes(device_set, layout)
+            projector = self._projector_bytes(device_set, layout) + _draft_bytes(device_set.node, layout)
         else:
             parts = (*known.report.devices, known.report.host)
             graph = max(part.graph_bytes for part in parts)
@@ -149,7 +149,8 @@ class KnownReports:
 
     def final_fault(self) -> Fault | None:
         """Mark the file as unusable for every engine."""
-        found = (one for key, one in self.reports.items() if key.model_digest == self.digest)
+        mine = (item for item in self.reports.items() if item[0].model_digest == self.digest)
+        found = (one for key, one in mine if not key.layout.draft_digest)  # else the draft model may be the reason
         return next((one for one in found if isinstance(one, Fault) and one.reason == BAD_FILE), None)
 
     def _same_values(self, device_set: DeviceSet, base: Layout) -> Known | None:
@@ -189,6 +190,15 @@ class KnownReports:
             if key.model_digest == self.digest and isinstance(report, MemoryReport):
                 layers = sum(kind[2] for kind in key.device_kinds)
                 yield key, Known(layout=key.layout, report=report, device_layers=layers)
+
+
+def _draft_bytes(node: NodeView, layout: Layout) -> int:
+    """Estimate a draft model: its file, and a cache for each slot of its target."""
+    file = node.model(layout.draft_digest) if layout.draft_digest else None
+    if file is None:
+        return 0
+    facts = file.facts or facts_of_size(file.size_bytes, file.layer_count)
+    return file.size_bytes + sum(cache_bytes(facts, layout.with_cache_types("", "")))
 
 
 def measure_key(digest: str, device_set: DeviceSet, layout: Layout) -> MeasureKey:

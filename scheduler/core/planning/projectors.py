@@ -1,6 +1,6 @@
 """Vision projector of a model: the one beside it on the nodes. Pure."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -13,20 +13,22 @@ def choose_projector(view: ClusterView, model_digest: str) -> tuple[str, Cluster
 
     A node that has the model without this projector may still lend its devices; only its copy of the model is left out.
     """
-    projector = current_projector(view.nodes, model_digest)
+    projector = current_projectors(view.nodes).get(model_digest, "")
     if not projector:
         return "", view
     return projector, replace(view, nodes=tuple(_narrowed(node, model_digest, projector) for node in view.nodes))
 
 
-def current_projector(nodes: Iterable[NodeView], model_digest: str) -> str:
-    """Return the projector that most nodes have beside the model; empty: none has one."""
-    beside = Counter(
-        file.projector_digest
-        for node in nodes
-        if (file := node.model(model_digest)) is not None and file.projector_digest
-    )
-    return min(beside, key=lambda digest: (-beside[digest], digest)) if beside else ""
+def current_projectors(nodes: Iterable[NodeView]) -> dict[str, str]:
+    """Return, by the digest of each model that has one, the projector that most nodes have beside it."""
+    beside: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for node in nodes:
+        for model_digest, projector in node.projectors().items():
+            beside[model_digest][projector] += 1
+    return {
+        model_digest: min(counts, key=lambda digest: (-counts[digest], digest))
+        for model_digest, counts in beside.items()
+    }
 
 
 def _narrowed(node: NodeView, model_digest: str, projector: str) -> NodeView:

@@ -118,9 +118,12 @@ def _promised(state: ClusterState, job: LoadJob) -> dict[str, int]:
 def _to_come(state: ClusterState, job: LoadJob) -> int:
     """Return the bytes that a load has yet to fetch; the node's room already lacks the fetched ones."""
     assert job.placement is not None, "asked of loads with a place"
-    node, projector = state.node(job.placement.node_id), job.placement.layout.projector_digest
-    if node is None or has_model(node, job.model_digest, projector):
+    node, layout = state.node(job.placement.node_id), job.placement.layout
+    if node is None:
         return 0
-    known = (model_file(other, job.model_digest, projector) for other in state.observed.nodes.values())
-    file = next((one for one in known if one is not None), None)
-    return round(file.fetched_bytes * (1.0 - job.attempt.fetch_fraction)) if file is not None else 0
+    count = 0
+    for digest, projector in ((job.model_digest, layout.projector_digest), (layout.draft_digest, "")):
+        if digest and not has_model(node, digest, projector):
+            known = (model_file(other, digest, projector) for other in state.observed.nodes.values())
+            count += next((file.fetched_bytes for file in known if file is not None), 0)
+    return round(count * (1.0 - job.attempt.fetch_fraction))

@@ -118,6 +118,7 @@ class Measure:
     layout: Layout
     loans: Loans | None = None  # what other nodes lend meanwhile
     origin: Origin | None = None  # where the file's header is, if the node lacks it
+    draft_origin: Origin | None = None  # likewise of the layout's draft model
     caller_id: str = ""  # the first caller that waits for it; empty: none
 
 
@@ -165,6 +166,7 @@ class StartRunner:
     record: DesiredPlacement
     loans: Loans | None = None  # what other nodes lend to it first
     origin: Origin | None = None  # where the file is, if the node lacks it
+    draft_origin: Origin | None = None  # likewise of the layout's draft model
     caller_id: str = ""  # the first caller that waits for it; empty: none
 
 

@@ -122,6 +122,7 @@ class JobFailures:
     measures: dict[MeasureKey, Fault] = field(default_factory=dict)
     sizes: dict[MeasureKey, MemoryReport] = field(default_factory=dict)  # that could not be allocated
     backoff: dict[tuple[str, str], float] = field(default_factory=dict)  # (node, device) → fraction to leave free
+    draft: str = ""  # why the draft model could not be fetched; the next plans do without it
     story: list[str] = field(default_factory=list)  # every attempt that failed, for people
     last_fault: Fault | None = None
 
@@ -175,6 +176,7 @@ class LoadJob:
     # Starts of its placement.
     record: DesiredPlacement | None = None
     origin: Origin | None = None  # where the host gets the files; None: it had them
+    draft_origin: Origin | None = None  # likewise of the layout's draft model
     attempt: Attempt = field(default_factory=Attempt)
     failed: JobFailures = field(default_factory=JobFailures)
 

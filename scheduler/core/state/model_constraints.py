@@ -115,6 +115,8 @@ def _why_not(state: ClusterState, name: str, constraints: Constraints | None) ->
         return invalid_value(f'the constraints of "{name}" are set in the file of PUNA_PLACEMENTS')
     if constraints is None:
         return None
+    if constraints.draft and _known_name(state, constraints.draft) == name:
+        return invalid_value(f'"draft" names the model itself, "{name}"')
     if name not in state.constraints and len(state.constraints) >= MODELS_MAX:
         return invalid_value(f"constraints of more than {MODELS_MAX} models")
     nodes = tuple(state.observed.nodes.values())

@@ -142,6 +142,7 @@ _PARSERS: Mapping[str, Callable[[str, object], Any]] = {
     "cache_type_v": _one_of(*CACHE_TYPES),
     "flash_attention": lambda name, value: FlashAttention(_one_of(*FlashAttention)(name, value)),
     "use_mmap": _boolean,
+    "draft": _text,
 }
 FIELD_NAMES = tuple(_PARSERS)
 _FIELDS = {_WRITTEN.get(field.name, field.name): field for field in fields(Constraints)}

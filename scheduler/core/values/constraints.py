@@ -74,6 +74,7 @@ class Constraints:
     cache_type_v: str = ""
     flash_attention: FlashAttention | None = None
     use_mmap: bool | None = None
+    draft: str = ""  # name of the model that guesses its tokens
 
     def __post_init__(self) -> None:
         check_consistent(self)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from common.spec.layout import Layout
 from scheduler.core.values.view import ModelFile, NodeView
 
 
@@ -43,6 +44,11 @@ def origins_for(nodes: Iterable[NodeView], node: NodeView, digest: str, projecto
             projector_digest=file.projector_digest,
         )
     return list(found.values())
+
+
+def draft_origin(nodes: Iterable[NodeView], node: NodeView, layout: Layout) -> Origin | None:
+    """Return a source of the layout's draft model; None: the node has it, there is none, or no node has it."""
+    return next(iter(origins_for(nodes, node, layout.draft_digest, "")), None) if layout.draft_digest else None
 
 
 def has_model(node: NodeView, digest: str, projector_digest: str) -> bool:

@@ -226,3 +226,8 @@ class NodeView:
     def model(self, digest: str) -> ModelFile | None:
         """Return the usable file of this digest, if the node has it; the first of several."""
         return self._usable_files().get(digest)
+
+    @cached_per_view
+    def projectors(self) -> Mapping[str, str]:
+        """Return the digests of the usable models that have a projector beside them, each with its projector's."""
+        return {digest: file.projector_digest for digest, file in self._usable_files().items() if file.projector_digest}

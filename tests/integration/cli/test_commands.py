@@ -185,9 +185,12 @@ def test_ctrl_c_ends_a_measurement_with_what_was_measured(place: Place) -> None:
         models = httpx.get(f"{place.cluster.url}/puna/v1/placements", headers=headers, timeout=60).json()["placements"]
         return sum(one["slots_busy"] for one in models)
 
-    wait_until(lambda: busy() > 0, deadline_s=30, what="the measurement runs")
-    bench.send_signal(signal.SIGINT)
-    out, err = bench.communicate(timeout=120)
+    try:
+        wait_until(lambda: busy() > 0, deadline_s=30, what="the measurement runs")
+        bench.send_signal(signal.SIGINT)
+        out, err = bench.communicate(timeout=120)
+    finally:
+        bench.kill()  # else it goes on beside all tests after this one
 
     assert (bench.returncode, json.loads(out)["interrupted"]) == (130, True)
     assert err == "puna: stopped; the levels that were measured are shown\n"

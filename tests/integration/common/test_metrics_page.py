@@ -131,8 +131,8 @@ def test_a_confined_process_has_such_a_page(authority: Cluster) -> None:
     """As a runner: it reads no file any more when a certificate is renewed."""
     program = (
         "import sys; from pathlib import Path; from common.metrics_page import _context_of\n"
-        "from common.trust.identity import Identity; from common.sandbox.confinement import confine\n"
-        "material = Identity(Path(sys.argv[1])).material(); confine([]); _context_of(material); print('made')"
+        "from common.trust.identity import Identity; from common.sandbox.confinement import Limits, confine\n"
+        "material = Identity(Path(sys.argv[1])).material(); confine([], Limits()); _context_of(material); print('made')"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(authority.directory("node/a"))], capture_output=True, text=True, check=False

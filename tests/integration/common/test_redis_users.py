@@ -14,7 +14,8 @@ from common.clock import SystemClock
 from common.redis.client import open_redis
 from common.redis.users import PASSWORD, RULES, USERS, write_users
 from common.trust.roles import Role
-from gateway.keys.key_redis import KeyRedis, SharedBucket
+from gateway.keys.key_redis import KeyRedis, KeyStoreUnavailableError, SharedBucket
+from gateway.keys.key_scripts import SHARES
 from scheduler.core.state.effects import RemoveDesired, SaveDesired
 from scheduler.redis_store import RedisStore
 from tests.certificates import write_certificate
@@ -47,6 +48,12 @@ async def use_as_gateway(url: str) -> None:
         await keys.take("k", "request", 2, [bucket])
         await keys.renew("k", ["request"])
         await keys.settle("k", "request", 3, [bucket])
+        assert await keys.exchange_shares("gateway", "[]") == {}
+        client = open_redis(url, timeout_s=5.0, connections_max=1)
+        await client.hset(SHARES, "silent", "1 []")
+        await client.aclose()
+        assert await keys.exchange_shares("another", "[1]") == {"gateway": "[]"}
+        assert await keys.exchange_shares("gateway", "[]") == {"another": "[1]"}
     finally:
         await keys.close()
 
@@ -69,6 +76,19 @@ async def test_a_role_may_run_the_commands_of_its_code_and_no_others(
     ran = {name.removeprefix("cmdstat_") for name in counted} - {"auth", "client|setinfo", "config|resetstat", "hello"}
     assert {command.replace("info", "info|server") for command in ran} == set(RULES[role][0].split())
     assert refused == []
+
+
+async def test_rules_of_an_earlier_build_refuse_shares_and_leave_keys_and_quotas(server: RedisServer) -> None:
+    async with server.client() as client:
+        await client.execute_command("ACL", "SETUSER", "gateway", "resetkeys", "~{puna-keys}:*", "~{puna-quota:*")
+    keys = KeyRedis(server.url_of(Role.GATEWAY))
+    try:
+        await keys.look("", "gateway", {})
+        with pytest.raises(KeyStoreUnavailableError, match="permissions"):
+            await keys.exchange_shares("gateway", "[]")
+        assert keys.is_up
+    finally:
+        await keys.close()
 
 
 @pytest.mark.parametrize("role", RULES)

@@ -1,21 +1,23 @@
 """A real gateway between real clients and a scripted cluster."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import ollama
 import openai
 import pytest
 
+from common.sandbox.worker_pool import WorkerPool
 from gateway.app import RunningGateway, running_gateway
 from gateway.settings import GatewaySettings
 from scheduler.client import SchedulerClient
 from tests.integration.gateway.scripted import MODEL_NAME, ScriptedRunner, ScriptedScheduler
 from tests.waiting import Stopwatch, next_look
 
+T = TypeVar("T")
 WAIT_S = 60.0
 LOOK_AGAIN_S = 0.005
 
@@ -45,6 +47,18 @@ class Cluster:
 
 
 StartCluster = Callable[..., Any]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _workers_start_when_they_are_used() -> Iterator[None]:
+    """Start no workers ahead: most tests render in one of the two, or in none."""
+
+    async def start(pool: WorkerPool) -> None:
+        del pool
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WorkerPool, "start", start)
+        yield
 
 
 @asynccontextmanager
@@ -80,6 +94,25 @@ async def started_cluster(
         stack.push_async_callback(ollama_client._client.aclose)
         await eventually(lambda: gateway.service.inference.models.routes.heard)
         yield Cluster(gateway, scheduler, runner, http, openai_client, ollama_client)
+
+
+async def read_alone(runner: ScriptedRunner, stream: Awaitable[AsyncIterator[T]], *, before: int = 0) -> list[T]:
+    """Read a stream to which the runner adds a token once the one before is read; `before`: chunks without tokens."""
+    read: list[T] = []
+
+    def wait_for(count: int) -> Callable[[ScriptedRunner], Awaitable[None]]:
+        return lambda _: eventually(lambda: len(read) >= count)
+
+    runner.after_piece = {index: wait_for(before + index + 1) for index in range(len(runner.pieces))}
+    async for one in await stream:
+        read.append(one)  # noqa: PERF401  # watched while it grows
+    return read
+
+
+@pytest.fixture(autouse=True)
+def _tokens_go_on_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scripted runner takes no time for a step: tokens would go on together, as those that a busy gateway reads."""
+    monkeypatch.setattr("runner.multiplexer.QUIET_PASSES", 0)
 
 
 @pytest.fixture(params=[True, False], ids=["one call", "a call each"])

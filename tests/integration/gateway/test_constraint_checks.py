@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from common.errors import InvalidRequest, QueueFull
-from gateway.constraint_checks import CORE_SHARE, QUICK_CPU_S_MAX, REFUSAL_KEPT_S, ConstraintChecks
+from gateway.constraint_checks import CORE_SHARE, QUICK_BYTES_MAX, QUICK_CPU_S_MAX, REFUSAL_KEPT_S, ConstraintChecks
 from gateway.core.request.constraint import Constraint
 from tests.integration.gateway.conftest import Cluster, eventually
 from tests.set_clock import SetClock
@@ -77,15 +77,24 @@ async def test_a_constraint_that_takes_too_long_is_ended_and_refused_to_its_tena
         assert killed() == before + ended
 
 
-async def test_a_refused_constraint_and_one_that_passed_cost_no_worker_again(checks: ConstraintChecks) -> None:
-    refused = Constraint(json_schema='{"multipleOf": 3}')
+@pytest.mark.parametrize(
+    ("schema_text", "text"),
+    [
+        ('{"multipleOf": 3}', "'multipleOf' is not supported"),
+        ('{"type": 5}', "the schema in json_schema has a type that is none of JSON's"),
+    ],
+)
+async def test_a_refused_constraint_and_one_that_passed_cost_no_worker_again(
+    checks: ConstraintChecks, schema_text: str, text: str
+) -> None:
+    refused = Constraint(json_schema=schema_text)
     await checks.check(schema(1))
-    with pytest.raises(InvalidRequest, match="'multipleOf' is not supported"):
+    with pytest.raises(InvalidRequest, match=text):
         await checks.check(refused)
     await checks.stop()  # from here on a check would wait for ever
     async with asyncio.timeout(5):
         await checks.check(schema(1))
-        with pytest.raises(InvalidRequest, match="'multipleOf' is not supported") as caught:
+        with pytest.raises(InvalidRequest, match=text) as caught:
             await checks.check(refused)
     assert caught.value.param == "json_schema"
 
@@ -139,6 +148,13 @@ async def test_what_has_passed_goes_to_runners_converted(checks: ConstraintCheck
     assert await checks.check(schema(1)) == usual
     many = {f"p{number}": {"type": "string"} for number in range(480)}
     assert (await checks.check(Constraint(json_schema=json.dumps({"properties": many})))).is_slow
+
+
+async def test_a_large_constraint_is_compiled_where_it_takes_no_time_from_others(checks: ConstraintChecks) -> None:
+    text = {"p": {"enum": ["x" * QUICK_BYTES_MAX]}}
+    await checks.check(Constraint(json_schema=json.dumps({"properties": text})))
+    (worker,) = workers()
+    assert is_slow(worker)
 
 
 async def test_a_sender_has_one_turn_at_a_time_for_slow_constraints(checks: ConstraintChecks) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.gateway.conftest import Cluster, StartCluster, eventually
+from tests.integration.gateway.conftest import Cluster, StartCluster, eventually, read_alone
 from tests.integration.gateway.scripted import ANSWER, MODEL_NAME, ScriptedRunner, ScriptedScheduler, scripted_model
 
 TEXT = "".join(ANSWER)
@@ -21,7 +21,8 @@ async def test_ollama_chat_is_answered_whole(cluster: Cluster) -> None:
 
 
 async def test_ollama_chat_streams_one_chunk_per_event(cluster: Cluster) -> None:
-    chunks = [chunk async for chunk in await cluster.ollama.chat(model="demo", messages=QUESTION, stream=True)]
+    stream = cluster.ollama.chat(model="demo", messages=QUESTION, stream=True)
+    chunks = await read_alone(cluster.runner, stream)
     assert [chunk.message.content for chunk in chunks] == [*ANSWER, ""]
     assert [chunk.done for chunk in chunks] == [False] * len(ANSWER) + [True]
     assert chunks[-1].prompt_eval_duration == 2_000_000
@@ -59,10 +60,10 @@ async def test_openai_chat_is_answered_whole(cluster: Cluster) -> None:
 
 
 async def test_openai_chat_streams_role_text_reason_and_usage(cluster: Cluster) -> None:
-    stream = await cluster.openai.chat.completions.create(
+    stream = cluster.openai.chat.completions.create(
         model="demo", messages=QUESTION, stream=True, stream_options={"include_usage": True}
     )
-    chunks = [chunk async for chunk in stream]
+    chunks = await read_alone(cluster.runner, stream, before=1)
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
     assert (deltas[0].role, deltas[0].content) == ("assistant", "")
     assert [delta.content for delta in deltas[1:-1]] == list(ANSWER)

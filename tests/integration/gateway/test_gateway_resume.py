@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
+import ollama
 import openai
 import pytest
 from structlog.testing import CapturingLogger
@@ -134,29 +135,39 @@ async def test_of_several_choices_only_the_lost_one_moves(start_cluster: StartCl
     await third.stop()
 
 
+@pytest.mark.parametrize(
+    ("path", "beat"), [("/v1/chat/completions", b": "), ("/api/chat", b" ")], ids=["comments", "spaces"]
+)
 async def test_without_another_replica_an_answer_waits_for_a_load_and_is_kept_alive(
-    start_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch
+    start_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch, path: str, beat: bytes
 ) -> None:
     monkeypatch.setattr("gateway.http.endpoint.streaming.HEARTBEAT_S", 0.2)
     first, second = dying(after=1), ScriptedRunner()
     await second.start()
     async with running(start_cluster, first) as cluster:
         cluster.scheduler.loading = asyncio.Event()
-        beats = 0
-        pieces = []
-        async with cluster.http.stream("POST", "/v1/chat/completions", json=OPENAI) as answer:
-            async for line in answer.aiter_lines():
-                if line.startswith(":"):
+        beats, pieces = 0, list[bytes]()
+        async with cluster.http.stream("POST", path, json=NATIVE if path == "/api/chat" else OPENAI) as answer:
+            async for piece in answer.aiter_raw():
+                pieces.append(piece)
+                if piece.startswith(beat):
                     beats += 1
                     cluster.scheduler.replicas.pop(MODEL_NAME, None)  # what its host would have told by now
                     if not cluster.scheduler.spare:
                         cluster.scheduler.spare.append(second)
                     cluster.scheduler.loading.set()
-                elif line.startswith("data: {"):
-                    pieces.append(json.loads(line[6:]))
         assert beats >= 1
-        assert text_of(pieces) == TEXT
     await second.stop()
+    assert text_read(path, b"".join(pieces)) == TEXT
+
+
+def text_read(path: str, stream: bytes) -> str:
+    """Return the text of a stream, of lines of JSON as Ollama's own client reads it."""
+    if path == "/api/chat":
+        transport = httpx.MockTransport(lambda _: httpx.Response(200, content=stream))
+        parts = ollama.Client(host="http://gateway", transport=transport).chat("demo", QUESTION, stream=True)
+        return "".join(part.message.content or "" for part in parts)
+    return text_of([json.loads(line[6:]) for line in stream.decode().splitlines() if line.startswith("data: {")])
 
 
 async def test_an_answer_that_waits_says_so_once_and_goes_on_with_the_first_replica_that_there_is(

@@ -70,6 +70,7 @@ GOOD: dict[str, list[Any]] = {
     "DELETE /puna/v1/placements/{model}": [None],
     "GET /puna/v1/explain": [None],
     "POST /puna/v1/explain": [{"model": "demo"}],
+    "POST /puna/v1/explain/prompt": [{"model": "demo", "text": "x"}, {"model": "demo", "messages": MESSAGES}],
     "POST /puna/v1/unload": [{"model": "demo"}],
     "POST /puna/v1/devices/clear": [{"device": "GPU-1"}],
     "POST /puna/v1/nodes/{node}/drain": [None],

@@ -68,13 +68,19 @@ async def test_a_prompt_goes_to_the_replica_that_holds_the_longest_beginning_of_
             """Replicas of which the gateway knows that they hold something."""
             route = routes.find("demo")
             assert route is not None
-            return {one.key.partition("/")[0] for one in pool.candidates(route) if one.held}
+            return {one.key.partition("/")[0] for one in pool.candidates(route) if one.holdings}
 
         await eventually(lambda: [one.placement_id for one in routes.all()[0].replicas] == ["two"])
         assert await ask(cluster, theirs) == ("two", 0)
         scheduler.replicas[MODEL_NAME] = [places["one"], places["two"]]
         await scheduler.publish()
         await eventually(lambda: holders() == {"one", "two"}, deadline_s=PATIENCE_S)
+        body = {"model": "demo", "text": ours}
+        explained = (await cluster.http.post("/puna/v1/explain/prompt", json=body, timeout=PATIENCE_S)).json()
+        best, other = explained["replicas"]
+        assert (best["placement"], best["is_chosen"], other["held"]) == ("one", True, [])
+        assert best["held"] == [{"place": "slots", "tokens": explained["prompt_tokens"], "restore_ms": None}]
+        assert 0 < best["first_token_ms"] < other["first_token_ms"]
         for prompt, holder in ((ours, "one"), (theirs, "two"), (ours, "one")):
             place, cached = await ask(cluster, prompt + "And then?")
             assert place == holder

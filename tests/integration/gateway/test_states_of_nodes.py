@@ -79,7 +79,7 @@ class Stage:
     def keepers(self) -> set[str]:
         """Nodes of which the gateway knows that a slot or a tier holds something of the model."""
         pool = self.cluster.gateway.service.inference.dispatcher.pool
-        return {one.info.node_id for one in pool._connections.values() if one.held or one.kept}
+        return {one.info.node_id for one in pool._connections.values() if one.holdings}
 
 
 @pytest.fixture

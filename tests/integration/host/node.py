@@ -19,6 +19,7 @@ from discovery.client import watch_inventory
 from protos import cluster_pb2, discovery_pb2, host_pb2
 from runner.host.client import HostClient
 from tests.integration.host.fake_host import SCENARIO
+from tests.known_speed import note_ram_speed
 from tests.ports import free_port
 from tests.trust import Cluster
 
@@ -198,6 +199,7 @@ async def running_node(
     With `trust` they are the node "a" of that cluster, and the caller has to act as its scheduler.
     """
     home = directory / "h"
+    note_ram_speed(home)
     discovery_address = f"127.0.0.1:{free_port()}"  # a test may start it again there
     own, certified = {}, {}
     if trust is not None:

@@ -14,7 +14,8 @@ from tests.integration.runner.split import split_gguf
 from tests.registry import harmful_proxy, needs_registry, push, running_registry
 from tools.model_zoo import build, build_adapter, build_pair
 
-NAMES = ("split:latest", "tuned:latest", "plain:latest", "plain-eyes:latest")
+# Each with its draft model, if it has one.
+NAMES = {"split:latest": "plain:latest", "tuned:latest": "", "plain-eyes:latest": ""}
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +58,28 @@ def _origin(model: cluster_pb2.Model, source: Node) -> host_pb2.ModelOrigin:
     )
 
 
-async def _assert_same(name: str, source: Node, empty: Node) -> None:
+async def _assert_same(name: str, source: Node, empty: Node, draft: str = "") -> None:
     model = await source.model(name)
     assert not model.error, model
     layout = cluster_pb2.Layout(context_tokens=2048, slots=1, batch_tokens=512, threads=1)
     layout.projector_digest = model.projector_digest
-    origin = _origin(model, source)
+    origin, draft_origin = _origin(model, source), None
+    if draft:
+        small = await source.model(draft)
+        layout.draft_digest, draft_origin = small.digest, _origin(small, source)
     there = await source.client.measure(source.address, model_digest=model.digest, layout=layout)
-    here = await empty.client.measure(empty.address, model_digest=model.digest, layout=layout, origin=origin)
+    here = await empty.client.measure(
+        empty.address, model_digest=model.digest, layout=layout, origin=origin, draft_origin=draft_origin
+    )
     assert here == there
-    request = await source.start_request(name, layout=layout, planned=there, origin=origin)
+    assert bool(here.host.projector_bytes) == bool(model.projector_digest or draft)
+    request = await source.start_request(name, layout=layout, planned=there, origin=origin, draft_origin=draft_origin)
     async with asyncio.timeout(120):
         records = [record async for record in empty.client.start(empty.address, request)]
     assert records[-1].status.state == cluster_pb2.RUNNER_STATE_READY, records[-1].status
+    fractions = [one.status.load_fraction for one in records]
+    assert fractions == sorted(fractions)
+    assert bool(records[-1].status.memory.host.projector_bytes) == bool(here.host.projector_bytes)
     fetched = await empty.model(name)
     assert (fetched.digest, fetched.projector_digest) == (model.digest, model.projector_digest)
     assert model.manifest_digest in ("", fetched.manifest_digest)
@@ -77,8 +87,8 @@ async def _assert_same(name: str, source: Node, empty: Node) -> None:
 
 
 async def test_every_kind_of_model_is_counted_and_loaded_as_where_it_comes_from(source: Node, empty: Node) -> None:
-    for name in NAMES:
-        await _assert_same(name, source, empty)
+    for name, draft in NAMES.items():
+        await _assert_same(name, source, empty, draft)
 
 
 @needs_registry

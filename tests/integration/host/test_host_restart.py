@@ -7,11 +7,19 @@ from pathlib import Path
 import pytest
 
 from common.errors import StaleFence
+from common.sandbox.confinement import RUNNER_USERS
+from common.sandbox.own_users import separation_fault
 from protos import cluster_pb2, host_pb2
+from runner.host.app import EXIT_FAILED
+from tests.integration.host.failing_host import BUG
 from tests.integration.host.node import Node, Service, is_alive, pids_below, runners_of, start_discovery
 from tests.waiting import Stopwatch
 
 READY = cluster_pb2.RUNNER_STATE_READY
+
+
+def user_of(pid: int) -> int:
+    return Path(f"/proc/{pid}").stat().st_uid
 
 
 async def test_a_runner_survives_its_host_and_the_next_host_adopts_it(node: Node) -> None:
@@ -28,6 +36,20 @@ async def test_a_runner_survives_its_host_and_the_next_host_adopts_it(node: Node
     assert again.pid == record.pid
     await node.stop(request)
     assert not is_alive(record.pid)
+
+
+async def test_a_host_that_fails_leaves_its_runners_to_the_next_one(node: Node) -> None:
+    record = await node.run(await node.start_request())
+    await node.host.end(signal.SIGKILL)
+    node.host = await Service.start("tests.integration.host.failing_host", "host", environment=node.environment)
+    await node.host.event("host.ready")
+    assert await node.host.end(signal.SIGUSR1) == EXIT_FAILED
+    (failed,) = [event for event in node.host.events if event["event"] == "host.failed"]
+    assert BUG in failed["text"]
+    assert is_alive(record.pid)
+    await node.restart_host()
+    found = await node.inventory(lambda inventory: any(r.status.state == READY for r in runners_of(inventory)))
+    assert [runner.pid for runner in runners_of(found)] == [record.pid]
 
 
 async def test_a_runner_that_died_with_its_host_is_not_adopted(node: Node) -> None:
@@ -56,6 +78,8 @@ async def test_the_end_of_an_adopted_runner_is_noticed(node: Node) -> None:
 async def test_a_spawn_that_its_host_did_not_live_to_note_is_ended_by_the_next_one(node: Node) -> None:
     request = await node.start_request()
     record = await node.run(request)
+    # The next host has the same rights to it.
+    assert user_of(record.pid) == (os.geteuid() if separation_fault() else RUNNER_USERS[record.pid])
     await node.host.end(signal.SIGKILL)
     (node.runner_files / f"{request.placement.placement_id}.json").unlink()
     await node.restart_host()

@@ -318,6 +318,6 @@ def test_a_machine_whose_engine_cannot_count_says_so_instead_of_guessing(
 
     monkeypatch.setattr(cpp_map, "bind", lambda *_: None)  # as where the C++ library is another one
     monkeypatch.setattr(mode, "configure_logs", lambda **_: None)  # the log is that of this process
-    asked = argparse.Namespace(model=dense, more=[], projector=None, adapter=[], layout="{}", rpc=[])
+    asked = argparse.Namespace(model=dense, more=[], projector=None, adapter=[], layout="{}", rpc=[], draft=[])
     assert mode.run(asked) == mode.EXIT_UNAVAILABLE
     assert "cannot count memory on this machine" in capsys.readouterr().err

@@ -47,7 +47,7 @@ def test_it_lends_the_named_device_on_loopback_with_the_limit_as_its_size() -> N
         assert (memory.total_bytes, memory.free_bytes) == (CAP_BYTES, CAP_BYTES)
         limits = Path(f"/proc/{process.pid}/limits").read_text()
         core = next(line for line in limits.splitlines() if line.startswith("Max core file size"))
-        assert core.split()[4:6] == ["0", "0"]
+        assert core.split()[4:6] == ["1", "1"]
         assert "NoNewPrivs:\t1" in Path(f"/proc/{process.pid}/status").read_text()
 
 

@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from common.errors import BadModelFile, DeviceMemoryExhausted, InvalidRequest, ModelNotFound, PlacementMismatch
 from protos import cluster_pb2, host_pb2
+from tests.faults.faults import broken, engine_blocked
 from tests.integration.host.node import (
     SMALL,
     Inventory,
@@ -136,19 +137,21 @@ async def test_a_killed_runner_is_reported_with_its_signal_within_half_a_second(
     watch.assert_within(0.5, "the runner is reported", took_s=took_s)
 
 
-async def test_a_runner_that_hangs_is_shown_as_such_and_killed(node: Node) -> None:
-    record = await node.run(await node.start_request())
-    os.kill(record.pid, signal.SIGSTOP)
-    watch = Stopwatch()
-    await node.inventory(is_in(record, cluster_pb2.RUNNER_STATE_NOT_RESPONDING))
-    shown_s = watch.wall_s
-    status = state_of(await node.inventory(is_in(record, ERROR)), record)
-    killed_s = watch.wall_s
-    assert status is not None
-    assert "did not answer" in status.error.message
-    await until(lambda: not is_alive(record.pid), what="it is killed")
-    watch.assert_within(6, "it is shown", took_s=shown_s)
-    watch.assert_within(15, "it is killed", took_s=killed_s)
+async def test_an_idle_runner_that_hangs_as_a_whole_or_in_its_engine_thread_is_killed(node: Node) -> None:
+    stopped, blocked = [await node.run(await node.start_request()) for _ in range(2)]
+    with broken(engine_blocked(blocked.pid)):
+        os.kill(stopped.pid, signal.SIGSTOP)
+        watch = Stopwatch()
+        await node.inventory(is_in(stopped, cluster_pb2.RUNNER_STATE_NOT_RESPONDING))
+        shown_s = watch.wall_s
+        found = [state_of(await node.inventory(is_in(one, ERROR)), one) for one in (stopped, blocked)]
+        killed_s = watch.wall_s
+        await until(lambda: not is_alive(stopped.pid) and not is_alive(blocked.pid), what="both are killed")
+    said = [status.error.message for status in found if status is not None]
+    assert "did not answer" in said[0]
+    assert "the runner's engine made no progress for 10" in said[1]
+    watch.assert_within(6, "the stopped one is shown", took_s=shown_s)
+    watch.assert_within(15, "both are killed", took_s=killed_s)
 
 
 async def test_unknown_models_and_malformed_commands_start_nothing(node: Node) -> None:

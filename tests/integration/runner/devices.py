@@ -27,8 +27,9 @@ def spread(devices: tuple[LimitedDevice, ...], layers: tuple[int, ...], **fields
 
 
 @contextmanager
-def loaded(path: Path, layout: Layout, **files: Any) -> Iterator[Driver]:
-    """The batched engine on a layout; its thread has to end."""
-    engine = BatchedEngine(ModelFiles(model=path, **files), layout, BatchedOptions(verify=True))
+def loaded(path: Path, layout: Layout, *, drafted: int | None = None, **files: Any) -> Iterator[Driver]:
+    """The batched engine on a layout, with so many guesses a call; its thread has to end."""
+    options = BatchedOptions(verify=True, drafted_tokens=drafted)
+    engine = BatchedEngine(ModelFiles(model=path, **files), layout, options)
     with driven(engine) as driver:
         yield driver

@@ -86,10 +86,10 @@ class Harness(EngineListener):
         self._stepped = asyncio.Event()
         self._bridge = Bridge(self._loop, self, overlap=overlap)
 
-    async def load(self) -> None:
+    async def load(self, *, deadline_s: float = DEADLINE_S) -> None:
         self.engine.start(self._bridge)
         self.started.set()
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(deadline_s):
             self.model = await self._loaded
         self.streams.slots = self.model.layout.slots
 
@@ -199,13 +199,16 @@ async def running(
     batch: int = 512,
     threads: int = 1,
     projector: Path | None = None,
+    verify: bool = True,
+    draft: Path | None = None,
     **options: Any,
 ) -> AsyncIterator[Harness]:
     """A loaded engine whose bookkeeping is checked after every step; all slots must be free in the end."""
     names = ("cache_type_k", "cache_type_v", "flash_attention")
     chosen = {name: options.pop(name) for name in names if name in options}
     layout = Layout(slots=slots, context_tokens=context, batch_tokens=batch, threads=threads, **chosen)
-    engine = BatchedEngine(ModelFiles(model=path, projector=projector), layout, BatchedOptions(verify=True, **options))
+    files = ModelFiles(model=path, projector=projector, draft=() if draft is None else (draft,))
+    engine = BatchedEngine(files, layout, BatchedOptions(verify=verify, **options))
     harness = Harness(engine, overlap=options.get("overlap", True))
     await harness.load()
     try:

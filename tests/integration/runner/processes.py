@@ -82,6 +82,7 @@ async def started(model: Path, directory: Path, *options: str, layout: str = "")
         if process.returncode is None:
             process.kill()
         await process.wait()
+        (directory / "runner.sock").unlink(missing_ok=True)
 
 
 def greedy(text: str, **fields: Any) -> runner_pb2.GenerateRequest:

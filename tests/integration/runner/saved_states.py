@@ -61,6 +61,7 @@ async def connected(
     try:
         async with running(model, states=link, **options) as engine:
             engines.append(engine)
+            engine.streams.held.saved = link.saved
             link.start()
             await until(lambda: link.hosts > 0, what="the host connects")
             yield engine

@@ -1,5 +1,6 @@
 """RAM of a measuring process with the real engine: no more than the scheduler books for it."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -78,3 +79,13 @@ def test_a_measurement_takes_no_more_ram_than_is_booked_for_its_cells_and_its_vo
     )
     in_file_bytes = models[LARGE_VOCABULARY].stat().st_size
     assert 0.5 * booked < of_tokens <= booked + in_file_bytes
+
+
+def test_a_file_larger_than_memory_is_read_within_the_limits_of_memory(models: dict[int, Path], tmp_path: Path) -> None:
+    """Its addresses are mapped, but not its bytes: this one ends in a hole."""
+    large = tmp_path / "large.gguf"
+    large.write_bytes(models[1024].read_bytes())
+    os.truncate(large, 1 << 40)
+    for words in (["inspect", str(large)], ["measure", "--model", str(large)]):
+        done = subprocess.run([sys.executable, "-m", "runner", *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done

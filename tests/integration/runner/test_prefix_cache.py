@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from common.spec.layout import FlashAttention
-from protos import runner_pb2
+from common.spec.prompt_names import name_prompt
 from runner.core.sequence.endings import EndReason
+from runner.core.sequence.sequence_names import SequenceNames
 from runner.core.sequence.slots import SlotPolicy
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import CACHES, Answer, Harness, assert_equals_cold, running, stand_at
@@ -268,7 +269,7 @@ async def test_a_state_without_attention_is_not_moved(zoo: Zoo) -> None:
             await engine.ask(ids(50 + number, 600), max_tokens=2, ignore_eos=True)
         await engine.idle()
         assert held_cells(engine) > 2000
-        assert list(engine.streams.held.tell().parked_names) == []
+        assert list(engine.streams.held.tell().saved) == []
 
 
 async def test_a_prompt_comes_back_to_a_slot_that_is_copied_in_the_same_step(zoo: Zoo) -> None:
@@ -297,21 +298,26 @@ async def test_a_prompt_comes_back_to_a_slot_that_is_copied_in_the_same_step(zoo
 async def test_prompts_that_left_the_cache_are_told_by_name_until_they_come_back(zoo: Zoo) -> None:
     async with running(zoo("dense"), slots=4, context=1024) as engine:
         held = engine.streams.held
+        names = [name_prompt([b"prompt %d" % number], salt="").names[0] for number in range(5)]
 
-        async def ask(name: int, prompt: list[int]) -> Answer:
+        async def ask(number: int, prompt: list[int]) -> Answer:
             stream = engine.open(prompt, max_tokens=4, ignore_eos=True)
-            held.note(stream.id, runner_pb2.GenerateRequest(prefix_names=[name]))
+            held.note(stream.id, SequenceNames([b"prompt %d" % number], salt="", pieces=None, inputs=len(prompt)))
             return await engine.read(stream)
+
+        def parked() -> list[int]:
+            return [name for one in held.tell().saved for name in one.names]
 
         for number in range(4):
             await ask(number, ids(50 + number, 600))
-        await engine.until(lambda: len(held.tell().parked_names) == 3)
-        assert list(held.tell().names) == [3], "the newest stays in its slot"
-        assert list(held.tell().parked_names) == [2, 1, 0], "the newest first"
-        again = await ask(9, [*ids(51, 600), 5])
+        await engine.until(lambda: len(parked()) == 3)
+        assert list(held.tell().names) == [names[3]], "the newest stays in its slot"
+        assert parked() == [names[2], names[1], names[0]], "the newest first"
+        assert all(0 < one.restore_s < 1 for one in held._parked), "its copy was measured"
+        again = await ask(4, [*ids(51, 600), 5])
         assert again.cached_tokens == 600
-        await engine.until(lambda: 9 in held.tell().names)
-        assert 0 in held.tell().parked_names, "the others are still there"
+        await engine.until(lambda: names[4] in held.tell().names)
+        assert names[0] in parked(), "the others are still there"
 
 
 async def test_a_conversation_that_went_on_replaces_its_parked_beginning(zoo: Zoo) -> None:

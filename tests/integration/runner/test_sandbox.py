@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from common.sandbox.confinement import NETWORK_VERSION, landlock_version, readable
+from common.sandbox.own_users import separation_fault
 from runner.core.host.forks import FORKED_MODES
 from runner.engine.media.image_decoder import WORKER_PATH
-from runner.host.processes.children import run_child
+from runner.host.processes.children import run_child, runner_command
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.pictures import image_file, picture
 from tests.integration.runner.processes import ROOT
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.skipif(
 # Runs when the first module of the mode's own is imported, or with the first request of a worker: the process is
 # confined by then.
 HOSTILE = """
-import ctypes, json, os, signal, socket, sys
+import ctypes, json, mmap, os, resource, signal, socket, sys
 
 def tried(act):
     try:
@@ -59,10 +60,39 @@ def transfer(name, pid):
 def take_descriptor(pid):
     call("pidfd_getfd", os.pidfd_open(pid), 0, 0)
 
+def fork():
+    if os.fork() == 0:
+        os._exit(0)
+
+def crowd(most=4096):
+    reading, writing = os.pipe()
+    try:
+        for _ in range(most):
+            if os.fork() == 0:
+                os.close(writing)
+                os.read(reading, 1)  # until the others have begun, too
+                os._exit(0)
+    except BlockingIOError:
+        raise PermissionError
+    finally:
+        os.close(writing)
+
+def take_memory():
+    try:
+        mmap.mmap(-1, 64 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+    except OSError:
+        raise PermissionError
+
+def unlimit(kind):
+    try:
+        resource.setrlimit(kind, (resource.RLIM_INFINITY,) * 2)
+    except ValueError:
+        raise PermissionError
+
 def capabilities():
     held = (ctypes.c_uint32 * 6)()
     library.capget((ctypes.c_uint32 * 2)(0x20080522, 0), held)
-    return any(held)
+    return any(word & ~READ_FILES for word in held)
 
 library = ctypes.CDLL(None, use_errno=True)
 NUMBERS = {
@@ -70,6 +100,8 @@ NUMBERS = {
     "aarch64": {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "pidfd_getfd": 438},
 }[os.uname().machine]
 PTRACE_SEIZE = 0x4206
+READ_FILES = 1 << 2  # of other users, where Landlock lets it
+MAP_NORESERVE = 0x4000
 
 def of_neighbour(pid):
     return {
@@ -95,6 +127,11 @@ def attack():
         "signal": tried(lambda: os.kill(os.getppid(), 0)),
         "environment": tried(lambda: open(f"/proc/{os.getppid()}/environ").read()),
         "privileges": str(with_privileges or capabilities()),
+        "core limit": str(resource.getrlimit(resource.RLIMIT_CORE)),
+        "core": tried(lambda: unlimit(resource.RLIMIT_CORE)),
+        "process": tried(fork),
+        "memory": tried(take_memory),
+        "processor time": tried(lambda: unlimit(resource.RLIMIT_CPU)),
         **of_neighbour(wanted.get("neighbour") or os.getppid()),
     }
     for name, address in wanted["connects"].items():
@@ -172,7 +209,7 @@ def attempts_in(output: str) -> dict[str, str]:
 @contextmanager
 def neighbour() -> Iterator[int]:
     """Run another runner of the same user, with the same confinement; yield its pid."""
-    code = "from common.sandbox.confinement import confine; confine([]); print(flush=True); input()"
+    code = "from common.sandbox.confinement import Limits, confine; confine([], Limits()); print(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -217,9 +254,9 @@ def test_models_below_the_systems_folders_are_not_readable() -> None:
 
 HELD = """
 import sys
-from common.sandbox.confinement import confine
+from common.sandbox.confinement import Limits, confine
 
-confine(sys.argv[1:])
+confine(sys.argv[1:], Limits())
 held = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("CapPrm"))
 print(int(held, 16), *(len(open(path).read()) for path in sys.argv[1:]))
 """
@@ -240,6 +277,72 @@ def test_a_runner_of_root_keeps_a_capability_only_to_read_files_of_another_user(
         [sys.executable, "-c", HELD, str(folder / "model")], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == [str(held), "5"]
+
+
+# As a host of root starts a runner, on a kernel that has neither Landlock nor filters.
+OWN_USER_ALONE = """
+import json, os, sys
+import common.sandbox.confinement as confinement
+
+confinement.landlock_version, confinement._forbid_calls = lambda: 0, lambda *_, **__: None
+confinement.confine(["--own-user", *sys.argv[1:]], confinement.Limits())
+"""
+
+
+@pytest.mark.skipif(
+    separation_fault() != "", reason=f"a host of this user cannot separate runners: {separation_fault()}"
+)
+def test_users_of_their_own_keep_runners_apart_on_any_kernel(tmp_path: Path) -> None:
+    listen = """
+import socket
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1].removeprefix("unix:"))
+server.listen()
+print(os.getuid(), flush=True)
+input()
+"""
+    folders = [tmp_path / name for name in ("neighbour", "attacker")]
+    for folder in folders:
+        folder.mkdir(mode=0o700)
+    (tmp_path / "secret").write_text("17")
+    (tmp_path / "secret").chmod(0o600)
+    of_neighbour, own = (f"unix:{folder}/sock" for folder in folders)
+    command = [sys.executable, "-c", OWN_USER_ALONE + listen, of_neighbour]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        user = int(process.stdout.readline())
+        attempts = f"""
+print(json.dumps({{
+    **of_neighbour({process.pid}),
+    "neighbour: socket": tried(lambda: connect(socket.AF_UNIX, {str(folders[0] / "sock")!r})),
+    "neighbour: folder": tried(lambda: open({str(folders[0] / "new")!r}, "w")),
+    "write": tried(lambda: open({str(tmp_path / "secret")!r}, "r+b")),
+    "remove": tried(lambda: os.unlink({str(tmp_path / "secret")!r})),
+    "host: signal": tried(lambda: os.kill(os.getppid(), 0)),
+    "host: trace": tried(lambda: call("ptrace", PTRACE_SEIZE, os.getppid(), 0, 0)),
+    "root": tried(lambda: os.setuid(0)),
+    "crowd": tried(crowd),
+}}), os.getuid())
+"""
+        code = OWN_USER_ALONE + HOSTILE.partition("wanted = ")[0] + attempts
+        done = subprocess.run(
+            [sys.executable, "-c", code, own], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+        )
+        assert process.poll() is None
+        process.kill()
+    found, attacker = done.stdout.rsplit(maxsplit=1)
+    assert json.loads(found) == dict.fromkeys(json.loads(found), _REFUSED)
+    assert 0 != user != int(attacker) != 0
+    assert {folder.stat().st_uid for folder in folders} == {user, int(attacker)}
+
+
+@pytest.mark.skipif(separation_fault() != "", reason="as above")
+def test_a_runner_stays_root_where_another_user_could_not_read_its_model() -> None:
+    """As with a file system of FUSE, whose files no capability opens: here the environment of a process of root."""
+    with neighbour() as pid:
+        command = [sys.executable, "-c", f"{OWN_USER_ALONE}\nprint(os.getuid())", f"/proc/{pid}/environ"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0"]
 
 
 # Where the drivers of NVIDIA, ROCm, Mesa and Vulkan's loader have files, by the places of their packages.
@@ -269,9 +372,9 @@ OF_OTHERS = (
 )
 READ = """
 import json, sys
-from common.sandbox.confinement import confine
+from common.sandbox.confinement import Limits, confine
 
-confine(["-m"])
+confine(["-m"], Limits())
 found = {}
 for name in sys.argv[1:]:
     try:
@@ -305,8 +408,22 @@ def test_a_confined_process_reads_the_files_of_gpu_drivers_wherever_they_are(tmp
     }
 
 
-def check_refused(found: dict[str, str]) -> None:
+# Serving takes time, memory, and a process that decodes images; the next two run for as long as their host wants, and
+# a worker is ended by a timer and at last by its service.
+UNLIMITED = {
+    "serve": {"memory", "processor time", "process"},
+    "probe": {"memory", "processor time"},
+    "rpc": {"memory", "processor time"},
+    "templates": {"processor time"},
+    "constraints": {"processor time"},
+}
+
+
+def check_refused(found: dict[str, str], what: str) -> None:
     assert found.pop("privileges") == "False"
+    assert found.pop("core limit") == "(1, 1)"  # with 0, the kernel would still start a program in `core_pattern`
+    for attempt in UNLIMITED.get(what, ()):
+        assert found.pop(attempt) == "done"
     if landlock_version() < 6:  # older kernels cannot confine signals
         for attempt in SIGNALS:
             found.pop(attempt)
@@ -341,10 +458,10 @@ def test_hostile_code_in_a_runner_reaches_its_own_file_only(mode: str, zoo: Zoo,
     model = zoo("dense")
     with surroundings(tmp_path) as (home, code, wanted):
         words = runner_arguments(home, model)[mode]
-        found = attacked(["-m", "runner", mode, *words], code, own=str(model), **wanted)
+        found = attacked(runner_command(mode, words)[1:], code, own=str(model), **wanted)
     if str(model) in words:
         assert found.pop("own file") == "done"
-    check_refused(found)
+    check_refused(found, mode)
 
 
 @pytest.mark.parametrize("mode", FORKED_MODES)
@@ -364,7 +481,7 @@ async def test_hostile_code_in_a_forked_runner_reaches_no_more(
         found = attempts_in(done.last_line)
     if str(model) in words:
         assert found.pop("own file") == "done"
-    check_refused(found)
+    check_refused(found, mode)
 
 
 _PICTURE = image_file(picture(1))
@@ -379,4 +496,4 @@ WORKERS = {
 def test_hostile_code_in_a_worker_reaches_nothing(name: str, tmp_path: Path) -> None:
     command, request = WORKERS[name]
     with surroundings(tmp_path) as (home, code, wanted):
-        check_refused(attacked(command, code, request, own=str(home / "fence"), is_worker=True, **wanted))
+        check_refused(attacked(command, code, request, own=str(home / "fence"), is_worker=True, **wanted), name)

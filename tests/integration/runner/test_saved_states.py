@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from common.errors import RequestCanceled
+from common.spec.bands import Band
 from common.spec.layout import FlashAttention
 from runner.engine.contract.states import StateBytes
 from runner.host.states.store import NodeStates
@@ -98,6 +99,23 @@ async def test_a_state_is_saved_when_the_engine_stops_in_the_middle_of_an_answer
     assert count(states) == 1
     async with connected(states, tmp_path, zoo("dense"), slots=1, context=1024) as engine:
         assert (await engine.ask(prompt, max_tokens=2)).cached_tokens == 199
+    await states.close()
+
+
+async def test_the_state_of_a_paused_answer_is_saved_when_the_engine_stops(zoo: Zoo, tmp_path: Path) -> None:
+    states, prompt = open_node(tmp_path), ids(31, 200)
+    async with connected(states, tmp_path, zoo("swa"), slots=1, context=1024) as engine:
+        low = engine.open(prompt, max_tokens=800, ignore_eos=True, band=Band.LOW)
+        await engine.until(lambda: sum(report.generated_tokens for report in engine.reports) >= 20)
+        high = engine.open(ids(32, 100), max_tokens=800, ignore_eos=True, band=Band.HIGH)
+        await engine.until(lambda: any(report.open_slots == (0, 0) for report in engine.reports[-1:]))
+        engine.engine.stop()
+        for stream in (low, high):
+            with pytest.raises(RequestCanceled):
+                await engine.read(stream)
+    async with connected(states, tmp_path, zoo("swa"), slots=1, context=1024) as engine:
+        # The window has moved on: the rest is taken back to the last checkpoint of the prompt.
+        assert (await engine.ask(prompt, max_tokens=2)).cached_tokens >= 190
     await states.close()
 
 

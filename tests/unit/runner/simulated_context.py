@@ -17,12 +17,13 @@ from runner.engine.batched.sequence import Sequence
 from runner.engine.batched.slot_table import SlotTable
 from runner.engine.contract.engine import Failed, Freed, LoadedModel, LoadProgress, Outcome, Sampled, StepReport
 from runner.engine.llama.batch import Batch, RowBatch
-from runner.engine.llama.context import DecodeResult
+from runner.engine.llama.context import DecodeResult, StatePart
 from runner.engine.media.media_encoder import EncodingJob
 from runner.engine.media.media_store import MediaStore
 from runner.engine.threads.spinning import ComputeThreads
 
 VOCABULARY = 64
+STATE_BYTES = 8  # of each position
 
 
 class SimulatedContext:
@@ -94,6 +95,21 @@ class SimulatedContext:
         assert not self._held[target_id]
         self._held[target_id] = {at: cell for at, cell in self._held[source_id].items() if at < stop}
 
+    def state_bytes(self, slot_id: int, _: StatePart) -> int:
+        return STATE_BYTES * len(self._held[slot_id])
+
+    def save(self, slot_id: int, _: StatePart) -> NDArray[np.uint8]:
+        return np.array(sorted(self._held[slot_id]), np.int64).view(np.uint8)
+
+    def restore(self, slot_id: int, data: NDArray[np.uint8], _: StatePart) -> bool:
+        assert not self._held[slot_id], "states go into empty slots"
+        positions = data.view(np.int64).tolist()
+        if self.cells_used + len(positions) > self.cells:
+            return False
+        self._held[slot_id] = {at: self._next_cell + index for index, at in enumerate(positions)}
+        self._next_cell += len(positions)
+        return True
+
     def move(self, slot_id: int, start: int, stop: int, distance: int) -> None:
         held = self._held[slot_id]
         moved = {cell for at, cell in held.items() if start <= at < stop}
@@ -159,13 +175,16 @@ class Simulation:
         batch_tokens: int = 32,
         rules: MemoryRules | None = None,
         whole_images: bool = False,
+        copies_bytes_max: int = 0,
         **options: Any,
     ) -> None:
         self.context = SimulatedContext(cells=cells, slots=slots, batch_tokens=batch_tokens)
         self.slot_tokens = slot_tokens or cells // slots
         self.recorder = Recorder()
         context: Any = self.context
-        self.table = SlotTable(context, policy=SlotPolicy.BEST, rules=rules or MemoryRules())
+        self.table = SlotTable(
+            context, policy=SlotPolicy.BEST, rules=rules or MemoryRules(), copies_bytes_max=copies_bytes_max
+        )
         listener: Any = self.recorder
         self.jobs: list[EncodingJob] = []  # images that somebody has to encode
         self.store = MediaStore(self.jobs.append)

@@ -19,7 +19,7 @@ from common.grpc.server import bind_server
 from common.trust.identity import Identity
 from protos import runner_pb2, runner_pb2_grpc
 from runner.client import RunnerClient
-from runner.multiplexer import READ_AHEAD
+from runner.multiplexer import READ_AHEAD, Multiplexer
 from runner.serve.multiplexed_call import MultiplexedCall
 from runner.serve.streams import Stream, StreamTable
 from tests.trust import Cluster, acting_as
@@ -37,7 +37,7 @@ class OneToken:
     on_news: Any = None
     taken: bool = False
 
-    def take(self) -> str | None:
+    def take(self, _tokens_max: int) -> str | None:
         if not self.taken:
             self.taken = True
             return "token"
@@ -172,6 +172,58 @@ async def test_a_runner_sends_little_ahead_of_a_caller_that_does_not_read() -> N
         assert 0 < runner.sent * READ_BYTES < 3 * dict(READ_AHEAD)["grpc.http2.lookahead_bytes"]
         call.cancel()
     await server.stop(0)
+
+
+class Given(AsyncIterator[runner_pb2.StepEvents]):
+    """A call whose messages come in groups: those of a group at once, the next group when the test says so."""
+
+    def __init__(self, *groups: list[runner_pb2.StepEvents]) -> None:
+        self._groups = iter(groups)
+        self._messages: list[runner_pb2.StepEvents] = []
+        self.goes_on = asyncio.Event()
+
+    async def __anext__(self) -> runner_pb2.StepEvents:
+        if not self._messages:
+            await self.goes_on.wait()
+            self.goes_on.clear()
+            self._messages = list(next(self._groups))
+        return self._messages.pop(0)
+
+    def cancel(self) -> None:
+        pass
+
+
+async def test_tokens_that_come_together_go_on_as_one_event_and_others_alone() -> None:
+    def step(*events: tuple[int, str]) -> runner_pb2.StepEvents:
+        return runner_pb2.StepEvents(
+            events=[
+                runner_pb2.SequenceEvent(
+                    sequence=number,
+                    event=runner_pb2.GenerateEvent(
+                        tokens=runner_pb2.TokenChunk(text=text, tokens=[runner_pb2.Token(id=ord(text))])
+                    ),
+                )
+                for number, text in events
+            ]
+        )
+
+    end = runner_pb2.SequenceEvent(sequence=1, event=runner_pb2.GenerateEvent(final=runner_pb2.Final()))
+    last = step((1, "e"))
+    last.events.append(end)
+    call = Given([step((1, "a"), (2, "x")), step((1, "b"))], [step((1, "c"))], [step((1, "d")), last])
+    multiplexer = Multiplexer(cast(Any, lambda _commands: call), None)
+    first, second = (multiplexer.generate(runner_pb2.GenerateRequest(), None, lambda: None) for _ in range(2))
+    seen = []
+    async with asyncio.timeout(DEADLINE_S):
+        reading = asyncio.create_task(anext(second))
+        async with closing(first) as events:
+            call.goes_on.set()
+            async for event in events:
+                seen.append((event.tokens.text, [token.id for token in event.tokens.tokens]))
+                call.goes_on.set()
+        assert (await reading).tokens.text == "x"
+    assert seen == [("ab", [97, 98]), ("c", [99]), ("de", [100, 101]), ("", [])]
+    await multiplexer.close()
 
 
 def _start(number: int) -> runner_pb2.SequenceCommand:

@@ -92,8 +92,30 @@ def test_without_room_elsewhere_it_ends_all_the_same_and_a_busy_one_first_finish
     assert world.runners == {}
 
 
+def test_sequences_move_once_slots_elsewhere_are_free() -> None:
+    world = loaded_on_near()
+    (placement_id,) = world.runners
+    world.want("m", replicas_min=2)
+    world.pass_time(2)
+    world.settle()
+    world.want("m", replicas_min=1)
+    (other,) = world.runners.keys() - {placement_id}
+    world.work(placement_id, busy=2)
+    world.work(other, busy=world.runners[other].view.slots_total - 1)
+    world.report()
+    world.drain("near", budget_s=300)
+    world.pass_time(2)
+    world.settle()
+    assert not world.core.state.stops[placement_id].forced, "one free slot for two sequences"
+    world.work(other, busy=0)
+    world.pass_time(2)
+    world.settle()
+    assert nodes_in_use(world) == ["far"]
+
+
 def test_after_its_budget_nothing_is_waited_for() -> None:
     world = loaded_on_near()
+    world.nodes["far"] = replace(world.nodes["far"], devices=(gpu("g0", free=1, total=1), cpu(free=1, total=1)))
     (placement_id,) = world.runners
     world.work(placement_id, busy=1)
     world.report()

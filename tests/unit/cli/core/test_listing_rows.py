@@ -187,6 +187,12 @@ def test_models_that_cannot_be_used_say_why_in_a_column_of_their_own() -> None:
     assert len(rows[0]) == len(headings)
 
 
+def test_runners_that_do_not_answer_are_counted_apart() -> None:
+    runners = [{"state": "not_responding"}, {"state": "ready"}]
+    (row,) = device_rows([{"id": "n1", "devices": [{"name": "CPU"}], "runners": runners}], now_unix_s=NOW_UNIX_S)
+    assert "2 (1 silent)" in row
+
+
 def test_a_model_that_crashes_has_a_row_among_what_is_loaded_and_one_of_its_node() -> None:
     row = {"model": "m:latest", "node": "n1", "crashes": 4, "error": "signal 9"}
     row["retry_at_unix_ms"] = round((NOW_UNIX_S + 3) * 1000)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cli.core.constraint_words import constraints_of_words
-from cli.core.explain_text import explain_lines
+from cli.core.explain_text import explain_lines, prompt_lines
 from cli.core.listing_rows import constraint_rows
 
 GIB = 1 << 30
@@ -251,3 +251,30 @@ def test_a_model_that_crashes_shows_where_and_when_it_is_tried_again_and_what_tr
         "crashes a  crashed 3 times in a row, next try with the next request: signal 9; "
         "`puna load m:latest` tries it at once"
     )
+
+
+def test_the_choice_for_a_prompt_is_shown_with_what_each_replica_holds_and_predicts() -> None:
+    row = {"placement": "p1", "node": "a", "slots_total": 4, "slots_free": 1, "goes_on_from": "ram", "is_chosen": True}
+    held = [{"place": "slots", "tokens": 64, "restore_ms": None}, {"place": "ram", "tokens": 640, "restore_ms": 12.3}]
+    other = {"placement": "p2", "node": "b", "slots_total": 4, "slots_free": 4, "held": [], "is_chosen": False}
+    answer = {
+        "model": "demo:latest",
+        "message": "why",
+        "prompt_tokens": 700,
+        "prompt_bytes": 2800,
+        "brings_from": "c",
+        "replicas": [
+            {**row, "held": held, "first_token_ms": 80.4, "slowdown_ms": 3.0},
+            {**other, "goes_on_from": None, "first_token_ms": None, "slowdown_ms": None},
+        ],
+    }
+    title, chosen, *others = prompt_lines(answer)
+    assert title == "demo:latest: why (700 tokens, 2800 bytes)"
+    assert chosen.startswith(
+        "chosen  a/p1  slots 1 of 4 free, holds 64 tokens in slots, 640 tokens in ram (restore 12 ms)"
+    )
+    assert chosen.endswith(", first token 80 ms, slowdown 3 ms (goes on from ram)")
+    assert others == [
+        "fits    b/p2  slots 4 of 4 free, holds nothing, first token not measured yet (goes on from nothing)",
+        "brings  a state from c, if that is faster",
+    ]

@@ -1,4 +1,4 @@
-"""Answers in tasks of their own."""
+"""Streams of events that can be ended, and choices side by side."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import InternalError, RunnerLost, ShuttingDown
 from gateway.answers.choices import ChoiceEvent, merge_choices
-from gateway.answers.feed import BUFFERED_MAX, END, EndOfFeed, Feed
+from gateway.answers.feed import Feed
 from gateway.core.request.answers import AnswerEvent, Delta
 
 
@@ -44,84 +44,68 @@ async def test_events_come_in_order_and_end() -> None:
 
 async def test_an_error_comes_after_the_events_before_it() -> None:
     async with Feed(numbers(2, RunnerLost("gone")), set()) as feed:
-        assert [await feed.next(), await feed.next()] == [0, 1]
+        assert [await anext(feed), await anext(feed)] == [0, 1]
         with pytest.raises(RunnerLost):
-            await feed.next()
-
-
-async def test_a_batch_holds_what_is_there_and_the_end_comes_on_its_own() -> None:
-    async with Feed(numbers(5), set()) as feed:
-        seen: list[int] = []
-        while not isinstance(batch := await feed.next_batch(), EndOfFeed):
-            assert batch
-            seen += batch
-    assert seen == [0, 1, 2, 3, 4]
-
-
-async def test_a_batch_that_is_the_last_is_known_as_such_before_the_end_is_read() -> None:
-    async with Feed(numbers(2), set()) as feed:
-        assert [feed.is_over, await feed.next_batch(), feed.is_over] == [False, [0, 1], True]
-        assert await feed.next_batch() is END
-    async with Feed(numbers(1, RunnerLost("gone")), set()) as broken:
-        assert await broken.next_batch() == [0]
-        assert not broken.is_over  # an error is not the end that a stream says
-
-
-async def test_an_error_behind_a_batch_is_raised_after_it() -> None:
-    async with Feed(numbers(2, RunnerLost("gone")), set()) as feed:
-        assert await feed.next() == 0
-        assert await feed.next_batch() == [1]  # the error waits behind it
-        with pytest.raises(RunnerLost):
-            await feed.next_batch()
-
-
-async def test_nothing_in_time_is_a_timeout_and_the_stream_goes_on() -> None:
-    gate = asyncio.Event()
-
-    async def late() -> AsyncIterator[int]:
-        await gate.wait()
-        yield 1
-
-    async with Feed(late(), set()) as feed:
-        with pytest.raises(TimeoutError):
-            await feed.next(0.01)
-        gate.set()
-        assert await feed.next(5) == 1
-        assert await feed.next(5) is END
+            await anext(feed)
 
 
 async def test_leaving_early_closes_the_source_before_it_returns() -> None:
     source = Endless()
     feeds: set[Feed[Any]] = set()
     async with Feed(source.run(), feeds) as feed:
-        assert await feed.next() == 1
+        assert await anext(feed) == 1
         assert feeds == {feed}
     assert source.closed.is_set()
     assert feeds == set()
 
 
-async def test_a_reader_that_does_not_read_holds_up_the_source() -> None:
+async def test_nothing_is_read_ahead_of_the_reader() -> None:
     source = Endless()
     async with Feed(source.run(), set()) as feed:
-        await feed.next()
-        for _ in range(BUFFERED_MAX * 3):
-            looked = asyncio.Event()
-            asyncio.get_running_loop().call_soon(looked.set)
-            await looked.wait()
-        assert source.yielded <= BUFFERED_MAX + 2
+        assert await anext(feed) == 1
+        await asyncio.sleep(0)
+        assert source.yielded == 1
 
 
-async def test_ending_from_outside_gives_the_reader_the_error() -> None:
+async def test_ending_from_outside_gives_the_error_to_a_reader_that_waits() -> None:
     source = Endless()
     async with Feed(source.run(then_hang=True), set()) as feed:
-        assert await feed.next() == 1
+        assert await anext(feed) == 1
+        asyncio.get_running_loop().call_soon(feed.end_with, ShuttingDown("draining"))
+        with pytest.raises(ShuttingDown):
+            await anext(feed)
+        assert source.closed.is_set()
+        await asyncio.sleep(0)  # the reader itself is not cancelled
+
+
+async def test_ending_from_outside_gives_the_error_to_a_reader_that_comes_later() -> None:
+    async with Feed(numbers(3), set()) as feed:
+        assert await anext(feed) == 0
         feed.end_with(ShuttingDown("draining"))
         with pytest.raises(ShuttingDown):
-            await feed.next(5)
-    assert source.closed.is_set()
+            await anext(feed)
 
 
-async def test_work_that_cancels_itself_does_not_leave_its_reader_waiting() -> None:
+@pytest.mark.parametrize("ended_first", [True, False])
+async def test_a_reader_that_is_cancelled_as_well_stays_cancelled(ended_first: bool) -> None:
+    async with Feed(Endless().run(then_hang=True), set()) as feed:
+        assert await anext(feed) == 1
+
+        async def read() -> int:
+            return await anext(feed)
+
+        reading = asyncio.create_task(read())
+        await asyncio.sleep(0)
+        if ended_first:
+            feed.end_with(ShuttingDown("draining"))
+        reading.cancel()
+        if not ended_first:
+            feed.end_with(ShuttingDown("draining"))
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+
+async def test_work_that_cancels_itself_does_not_cancel_its_reader() -> None:
     """As gRPC does with a call whose requests raise."""
 
     async def broken() -> AsyncIterator[int]:
@@ -129,9 +113,9 @@ async def test_work_that_cancels_itself_does_not_leave_its_reader_waiting() -> N
         raise asyncio.CancelledError
 
     async with Feed(broken(), set()) as feed:
-        assert await feed.next(5) == 1
+        assert await anext(feed) == 1
         with pytest.raises(InternalError):
-            await feed.next(5)
+            await anext(feed)
 
 
 async def text(content: str, error: Exception | None = None) -> AsyncIterator[AnswerEvent]:

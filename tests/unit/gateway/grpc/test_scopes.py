@@ -51,6 +51,7 @@ TABLE: dict[tuple[str, str], Scope | None] = {
     ("DELETE", "/puna/v1/placements/{model}"): CLUSTER,
     ("GET", "/puna/v1/explain"): READ,
     ("POST", "/puna/v1/explain"): READ,
+    ("POST", "/puna/v1/explain/prompt"): READ,
     ("POST", "/puna/v1/tokenize"): READ,
     ("POST", "/puna/v1/detokenize"): READ,
     ("GET", "/puna/v1/queue"): READ,

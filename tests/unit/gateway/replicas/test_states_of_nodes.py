@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
-from gateway.core.dispatch.prompt_prefixes import Piece, PromptPrefixes, name_prefixes
+from gateway.core.dispatch.prompt_prefixes import PromptPrefixes, name_prefixes
 from gateway.core.models.routes import ModelInfo, ReplicaInfo, ReplicaState, RouteInfo
 from gateway.replicas.replicas import LEFT_MAX, Connection, ReplicaPool
 from protos import cluster_pb2
@@ -25,7 +25,7 @@ class SilentRunner:
 
 
 def named(text: bytes) -> PromptPrefixes:
-    return name_prefixes([Piece(0, text)], salt="t")
+    return name_prefixes([text], salt="t")
 
 
 PROMPT = named(b"a long system prompt " * 100)
@@ -61,7 +61,7 @@ class Pool:
         status = cluster_pb2.RunnerStatus(state=cluster_pb2.RUNNER_STATE_READY, slots_total=2)
         status.held_prefixes.names.extend(slots.names if slots else ())
         if tier:
-            status.held_prefixes.saved.add(names=tier.names, restore_ms=5)
+            status.held_prefixes.saved.add(names=tier.names, restore_ms=5, tier="ram")
         self.pool._hear(self.connection(node_id), status)
 
     def hint(self, node_id: str) -> str:

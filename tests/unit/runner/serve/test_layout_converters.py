@@ -30,6 +30,7 @@ FULL = cluster_pb2.Layout(
     main_device=1,
     op_offload=False,
     ubatch_tokens=32,
+    draft_digest="cc",
 )
 
 

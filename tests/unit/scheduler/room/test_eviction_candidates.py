@@ -1,5 +1,7 @@
 """Evictions for a load through the whole core: kept replicas, stops under way, failed stops."""
 
+import pytest
+
 from scheduler.core.state.events import StopEnded
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.view import RunnerState
@@ -179,13 +181,14 @@ def test_an_unload_does_not_stop_the_load_of_one_that_is_kept() -> None:
     assert len(world.all_starts) == 1
 
 
-def test_an_unload_does_not_stop_the_load_of_one_replica_more() -> None:
+@pytest.mark.parametrize(("kept", "left"), [(0, []), (2, ["p1", "p2"])])
+def test_an_unload_stops_the_load_of_one_replica_more_unless_it_is_kept(kept: int, left: list[str]) -> None:
     world = loaded(world=world_with(node("a"), node("b")))
     world.want("m", replicas_min=2)
     world.report()
     world.measure_all()
     world.writes_done()
-    world.want("m")
+    world.want("m", replicas_min=kept)
     world.unload("u")
     world.settle()
-    assert list(world.runners) == ["p2"]
+    assert list(world.runners) == left

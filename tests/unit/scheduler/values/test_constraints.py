@@ -91,6 +91,7 @@ def test_everything_that_can_be_written_is_understood_and_written_the_same_again
         "cache_type_v": "q8_0",
         "flash_attention": "on",
         "use_mmap": False,
+        "draft": "small:latest",
     }
     assert set(written) == set(FIELD_NAMES)
     constraints = parse_constraints(written)

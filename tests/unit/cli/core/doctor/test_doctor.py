@@ -26,6 +26,7 @@ from cli.core.doctor.assessments import (
     assess_skew,
     assess_unknown,
     assess_unused_cards,
+    assess_users,
     assess_version,
 )
 from cli.core.doctor.findings import Finding, Level, has_failed, ok, skip, summary, warn
@@ -202,6 +203,15 @@ def test_a_kernel_that_cannot_confine_runners_is_a_warning() -> None:
     assert assess_skew("c", 61.0).level is Level.FAIL
 
 
+def test_root_that_cannot_separate_runners_is_a_warning() -> None:
+    assert (
+        assess_users(is_root=True, fault="").text == "runners of a host that this user starts have users of their own"
+    )
+    assert assess_users(is_root=False, fault="it is not root").level is Level.OK
+    lacking = assess_users(is_root=True, fault="it lacks CAP_KILL")
+    assert (lacking.level, "it lacks CAP_KILL" in lacking.text) == (Level.WARN, True)
+
+
 def test_a_redis_that_may_forget_is_told() -> None:
     assert worst(assess_redis(GOOD_REDIS, save="")) is Level.OK
     assert worst(assess_redis({**GOOD_REDIS, "maxmemory_policy": "allkeys-lru", "maxmemory": 1}, save="")) is Level.FAIL
@@ -257,6 +267,12 @@ def test_nodes_and_devices_tell_what_is_wrong_with_them() -> None:
     assert level({**device, "trust": "stale"}) is level({**device, "state": "suspect"}) is Level.WARN
     assert level(device, state="suspect") is level(device, state="drained") is Level.WARN
     assert worst(assess_nodes([{"id": "n", "state": "ready", "build": one} for one in "ab"])) is Level.WARN
+
+
+def test_a_runner_that_does_not_answer_is_named() -> None:
+    runners = [{"model": "a:latest", "state": "not_responding"}, {"model": "b:latest", "state": "ready"}]
+    found = list(assess_nodes([{"id": "n", "state": "ready", "runners": runners}]))
+    assert [one.text for one in found if one.level is Level.WARN] == ["n: the runner of a:latest does not answer"]
 
 
 def test_a_model_that_crashes_is_a_failure_until_a_replica_of_it_serves_again() -> None:

@@ -1,6 +1,7 @@
 """Fair order of tenants."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pytest
@@ -8,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import QueueFull
+from common.spec.bands import Band
 from gateway.core.dispatch.admission import check_room, tenant_waiting_max
-from gateway.core.dispatch.fairness import NO_CLAIM, Shares, SlotClaim
-from gateway.core.keys.keys import Band
+from gateway.core.dispatch.fairness import NO_CLAIM, Elsewhere, Shares, SlotClaim, WaitingCounts
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,13 @@ class One:
 
 def of(tenant: str, tokens: int = 100, *, weight: int = 1, band: Band = Band.NORMAL) -> SlotClaim:
     return SlotClaim(tenant=tenant, tokens=tokens, weight=weight, band=band)
+
+
+def counts(claims: Iterable[SlotClaim]) -> WaitingCounts:
+    found = WaitingCounts()
+    for claim in claims:
+        found.add(claim)
+    return found
 
 
 def serve(shares: Shares, waiting: list[One]) -> One:
@@ -109,8 +117,11 @@ def test_a_band_goes_before_all_fairness() -> None:
 
 def test_a_loud_tenant_leaves_places_for_others_and_nobody_is_told_apart_without_tenants() -> None:
     def room(waiting: int, of_tenant: int | None) -> bool:
+        mine = NO_CLAIM if of_tenant is None else of("mine")
+        claims = [mine] * (of_tenant or 0)
+        claims += [NO_CLAIM if of_tenant is None else of("other")] * (waiting - len(claims))
         try:
-            check_room(waiting=waiting, slots_total=4, queue_max=512, retry_after_s=1.0, of_tenant=of_tenant)
+            check_room(mine, counts(claims), slots_total=4, queue_max=512, retry_after_s=1.0)
         except QueueFull:
             return False
         return True
@@ -168,3 +179,44 @@ def test_tenants_that_come_once_and_never_again_take_no_memory_for_ever() -> Non
         shares.give(of(f"t{number}", 1))
         shares.give(of("regular", 1))  # time goes on
     assert len(shares._ends) <= 1025
+
+
+def test_tokens_that_were_given_elsewhere_count_as_if_they_were_given_here() -> None:
+    shares = Shares()
+    shares.learn(Elsewhere({of("busy").flow: 250.0}), [of("here").flow])
+    queue = [One(number, of("busy")) for number in range(3)] + [One(10 + number, of("here")) for number in range(4)]
+    assert [serve(shares, queue).claim.tenant for _ in range(4)] == ["here", "here", "here", "busy"]
+
+
+def test_who_was_alone_elsewhere_owes_nothing_to_those_that_come_later() -> None:
+    shares = Shares()
+    for _ in range(100):
+        shares.learn(Elsewhere({of("alone").flow: 1000.0}), [])
+    queue = [One(number, of("alone", 1000)) for number in range(5)] + [One(10 + n, of("new", 1000)) for n in range(5)]
+    assert Counter(serve(shares, queue).claim.tenant for _ in range(6)) == {"alone": 3, "new": 3}
+
+
+def test_the_lead_over_a_tenant_that_waits_elsewhere_and_is_not_served_is_bounded() -> None:
+    shares = Shares()
+    stuck = Elsewhere(waiting=[of("stuck").flow])
+    shares.learn(stuck, [])
+    for _ in range(1000):
+        shares.give(of("busy", 1000))
+    queue = [One(number, of("busy", 1000)) for number in range(100)] + [
+        One(200 + n, of("new", 1000)) for n in range(99)
+    ]
+    assert 60 <= [serve(shares, queue).claim.tenant for _ in range(70)].index("busy") <= 67
+
+
+def test_a_free_slot_belongs_to_what_waits_elsewhere_if_it_is_behind_or_of_a_higher_band() -> None:
+    shares = Shares()
+    shares.learn(Elsewhere(waiting=[of("behind").flow]), [])
+    for _ in range(3):
+        shares.give(of("busy"))
+    assert shares.is_preceded(of("busy"))
+    assert not shares.is_preceded(of("busy", 400)), "a request more is no lead"
+    assert not shares.is_preceded(of("behind"))
+    assert not shares.is_preceded(of("busy", band=Band.HIGH))
+    assert shares.is_preceded(of("behind", band=Band.LOW))
+    shares.learn(Elsewhere(), [])
+    assert not shares.is_preceded(of("busy"))

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from common.errors import QueueFull
+from common.spec.bands import Band
+from common.spec.pace import RunnerPace
 from gateway.core.dispatch.admission import (
     BUSY_TEXT,
     DrainRate,
@@ -16,27 +18,53 @@ from gateway.core.dispatch.admission import (
     retry_after_s,
     waiting_max,
 )
-from gateway.core.dispatch.prompt_prefixes import Piece, name_prefixes
+from gateway.core.dispatch.fairness import NO_CLAIM, SlotClaim
+from gateway.core.dispatch.prompt_prefixes import Holdings, name_prefixes
 from gateway.core.dispatch.replica_choice import ReplicaCandidate, ReplicaNeed, choose_replica
+from tests.unit.gateway.core.dispatch.test_fairness import counts
 
-PROMPT = name_prefixes([Piece(0, b"a long prompt, " * 1000)], salt="t")
+PROMPT = name_prefixes([b"a long prompt, " * 1000], salt="t")
 
 
 def candidate(
-    key: str, *, free: int = 1, total: int = 4, context: int = 2048, work: int = 0, holds: bool = False
+    key: str,
+    *,
+    free: int = 1,
+    total: int = 4,
+    context: int = 2048,
+    work: int = 0,
+    holds: bool = False,
+    open_to: tuple[int, ...] = (),
 ) -> ReplicaCandidate:
     return ReplicaCandidate(
         key=key,
         context_tokens=context,
         slots_total=total,
         slots_free=free,
+        slots_open=open_to,
         work=work,
-        held=frozenset(PROMPT.names) if holds else frozenset(),
+        holdings=Holdings(frozenset(PROMPT.names) if holds else frozenset()),
     )
 
 
 def waiter(number: int, context: int | None = None, avoided: frozenset[str] = frozenset()) -> Waiter:
     return Waiter(number=number, need=ReplicaNeed(context_tokens=context, avoided=avoided))
+
+
+def test_a_full_replica_takes_as_many_requests_of_a_higher_band_as_it_has_slots_to_give() -> None:
+    full = candidate("full", free=0, open_to=(3, 1))
+    urgent = [replace(waiter(number), claim=SlotClaim(band=Band.HIGH)) for number in (1, 2)]
+    grants = plan_grants([*urgent, waiter(3), waiter(4)], [full])
+    assert [grant.number for grant in grants] == [1, 2], "the only slot of a low band is gone, too"
+    assert [grant.number for grant in plan_grants([waiter(3), waiter(4)], [full])] == [3]
+    low = replace(waiter(5), claim=SlotClaim(band=Band.LOW))
+    assert plan_grants([low], [full]) == []
+
+
+def test_a_free_slot_precedes_one_that_must_be_given() -> None:
+    replicas = [candidate("full", free=0, holds=True, open_to=(4, 4)), candidate("free", free=1)]
+    urgent = replace(waiter(1), claim=SlotClaim(band=Band.HIGH), need=ReplicaNeed(prefixes=PROMPT))
+    assert [grant.replica_key for grant in plan_grants([urgent, urgent], replicas)] == ["free", "full"]
 
 
 def test_the_least_busy_replica_is_chosen() -> None:
@@ -97,10 +125,28 @@ def test_the_queue_is_bounded_by_slots_and_by_the_setting() -> None:
 
 
 def test_one_more_than_the_bound_is_told_when_to_come_again() -> None:
-    check_room(waiting=15, slots_total=1, queue_max=512, retry_after_s=3.0)
+    check_room(NO_CLAIM, counts([NO_CLAIM] * 15), slots_total=1, queue_max=512, retry_after_s=3.0)
     with pytest.raises(QueueFull) as caught:
-        check_room(waiting=16, slots_total=1, queue_max=512, retry_after_s=3.0)
+        check_room(NO_CLAIM, counts([NO_CLAIM] * 16), slots_total=1, queue_max=512, retry_after_s=3.0)
     assert (caught.value.message, caught.value.retry_after_s) == (BUSY_TEXT, 3.0)
+
+
+def test_lower_bands_leave_a_higher_one_its_places_up_to_the_setting() -> None:
+    low, high = SlotClaim(band=Band.LOW), SlotClaim(band=Band.HIGH)
+
+    def room(claim: SlotClaim, waiting: list[SlotClaim], queue_max: int = 512) -> bool:
+        try:
+            check_room(claim, counts(waiting), slots_total=1, queue_max=queue_max, retry_after_s=1.0)
+        except QueueFull:
+            return False
+        return True
+
+    assert room(high, [low] * 16)
+    assert not room(low, [low] * 16)
+    assert not room(low, [high] * 16)
+    assert room(high, [*[low] * 16, *[high] * 15])
+    assert not room(high, [*[low] * 16, *[high] * 16])
+    assert not room(high, [low] * 20, queue_max=20)
 
 
 def test_the_drain_rate_follows_the_intervals_between_ends() -> None:
@@ -202,6 +248,6 @@ def test_a_replica_serves_who_wants_layers_on_devices_only_with_those_layers(
 
 
 def test_what_runs_beside_a_prompt_slows_its_evaluation_down() -> None:
-    fast_but_busy = replace(candidate("busy", free=1, total=8), prompt_tokens_per_s=1500.0)
-    slow_but_idle = replace(candidate("idle", free=8, total=8), prompt_tokens_per_s=1000.0)
+    fast_but_busy = replace(candidate("busy", free=1, total=8), pace=RunnerPace(batch_tokens=8, token_s=1 / 1500))
+    slow_but_idle = replace(candidate("idle", free=8, total=8), pace=RunnerPace(batch_tokens=8, token_s=1 / 1000))
     assert choose_replica([fast_but_busy, slow_but_idle], ReplicaNeed(prefixes=PROMPT)) == "idle"

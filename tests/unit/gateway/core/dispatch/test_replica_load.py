@@ -1,5 +1,7 @@
 """Estimated load of a replica."""
 
+from typing import Any
+
 from gateway.core.dispatch.replica_load import ReplicaLoad, ended, reported, saturated, started, unreachable
 from gateway.core.models.routes import ReplicaState
 
@@ -68,3 +70,12 @@ def test_waiting_requests_of_others_are_work_that_comes_before() -> None:
 def test_how_far_a_load_is_comes_from_the_replica_itself() -> None:
     loading = reported(READY, state=ReplicaState.LOADING, slots_total=4, slots_busy=0, queued=0, load_fraction=0.4)
     assert (loading.load_fraction, loading.slots_free) == (0.4, 0)
+
+
+def test_slots_of_lower_bands_are_counted_down_until_the_next_report() -> None:
+    full: dict[str, Any] = {"state": ReplicaState.READY, "slots_total": 4, "slots_busy": 4, "queued": 0}
+    load = started(reported(READY, open_slots=(3, 1), **full))
+    assert load.slots_open == (2, 0)
+    assert reported(load, open_slots=(2, 1), **full).slots_open == (2, 1)
+    assert saturated(load).slots_open == ()
+    assert unreachable(load).slots_open == ()

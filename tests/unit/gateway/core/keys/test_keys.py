@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from common.errors import PermissionDenied, PunaError, RateLimited, Unauthenticated
 from common.rate_limits import FAILURES_PER_MINUTE, FailedAttempts
+from common.spec.bands import Band
 from gateway.core.keys.key_file import read_keys, write_keys
 from gateway.core.keys.keys import (
     ALL_SCOPES,
     BASE62,
-    Band,
     Key,
     KeyRing,
     Quota,

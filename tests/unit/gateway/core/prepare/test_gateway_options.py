@@ -69,6 +69,7 @@ RANGES: list[tuple[str, list[Any], list[Any]]] = [
     ("dynatemp_range", [0, 0.5, 10], [-0.1, 10.1]),
     ("dynatemp_exponent", [0, 1, 10], [-0.1, 10.1]),
     ("speculative", ["auto", "on", "off"], ["always", "", True, 1]),
+    ("speculative_tokens", [0, 15], [-1, 16]),
     ("logit_bias", [{}, {"5": -100, "6": 100}], [{"5": 101}, {"x": 1}, {"5": True}, {str(2**32): 1}]),
 ]
 

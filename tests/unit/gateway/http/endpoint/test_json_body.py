@@ -43,6 +43,9 @@ async def test_what_json_writes_is_read_back(value: object) -> None:
         '{"a": 1}'.encode("utf-16"),
         b'{"model": "a", "model": "b"}',
         b'{"a": {"b": 1, "b": 2}}',
+        b'{"a": "\\u003a", "b": 1, "b": 2}',
+        b'{"a": "\\u003A", "b": "::", "b": 2}',
+        b'{"a": "x:y", "a": "x:y"}',
         b"[" * 100_000,
         b'{"a":' * 50_000,
         b"1" * 5_000,
@@ -64,6 +67,7 @@ async def test_what_is_no_strict_json_or_over_a_limit_is_refused(raw: bytes) -> 
         b'["12345678901234567890", 0.12345678901234567890123, 1234567890123456789]',
         b"[" * DEPTH_MAX + b"]" * DEPTH_MAX,
         b'"nul \\u0000 is text"',
+        b'{"a": "\\u003a\\u003A:", "b": 1}',
     ],
     ids=lambda raw: repr(raw[:24]),
 )
@@ -77,6 +81,22 @@ async def test_only_bodies_with_images_may_be_large() -> None:
         await parse_json(json.dumps({"prompt": filler}).encode())
     large = await parse_json(json.dumps({"images": [filler]}).encode())
     assert large["images"] == [filler]
+
+
+KEYS = st.sampled_from(["a", "b", "a:b", "\\u003a"])
+TEXTS = st.sampled_from(['":"', '"\\u003a"', '"\\u003A"', '"\\\\u003a"', '"é"', "1", "12345678901234567890", "0.1e20"])
+
+
+@given(st.lists(st.tuples(KEYS, TEXTS), max_size=5))
+async def test_keys_and_digits_are_refused_as_a_parser_of_pairs_sees_them(pairs: list[tuple[str, str]]) -> None:
+    raw = ("{" + ",".join(f'"{key}":{text}' for key, text in pairs) + "}").encode()
+    seen: list[tuple[str, object]] = json.loads(raw, object_pairs_hook=list)
+    too_long = any(isinstance(value, int) and value >= 10**19 for _, value in seen)
+    if too_long or len(dict(seen)) < len(seen):
+        with pytest.raises(InvalidRequest):
+            await parse_json(raw)
+    else:
+        assert await parse_json(raw) == dict(seen)
 
 
 @given(JSON, st.integers(0, 3000), st.sampled_from(["x", '"', "\\", "é", "\n"]))

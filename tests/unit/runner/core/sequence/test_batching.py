@@ -1,8 +1,17 @@
 """Choice of the inputs of the next decode call."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from runner.core.sequence.batching import STREAMS_WAIT_S_MAX, BatchPlan, BatchRow, CallCost, plan_batch
+from runner.core.sequence.batching import (
+    STREAMS_WAIT_S_MAX,
+    BatchPlan,
+    BatchRow,
+    CallCost,
+    TenantClocks,
+    plan_batch,
+)
 
 
 def demand(
@@ -13,8 +22,9 @@ def demand(
     room: int = 10_000,
     units: tuple[int, ...] = (),
     passed: int = 0,
+    tenant: str = "",
 ) -> BatchRow:
-    return BatchRow(key, pending, room, generating, units, passed)
+    return BatchRow(key, pending, room, generating, units, passed, tenant)
 
 
 def taken(plan: BatchPlan) -> dict[int, int]:
@@ -154,3 +164,81 @@ def test_a_group_is_not_begun_where_the_context_ends_inside_it() -> None:
 def test_tokens_behind_a_group_stay_within_the_batch_and_the_context() -> None:
     assert taken(plan_batch([demand(0, 20, units=(4,))], batch_tokens=10)) == {0: 10}
     assert taken(plan_batch([demand(0, 20, units=(4,), room=7)], batch_tokens=64)) == {0: 7}
+
+
+BATCH_TOKENS = 64
+# Inputs are what takes the time, so that prompts do not share calls.
+COST = CallCost(fixed_s=0.001, token_s=0.01)
+
+
+def inputs_before(own: int, others: list[list[int]], *, crowd: int) -> int:
+    """Return how many inputs of other tenants are computed until a prompt of `own` inputs is.
+
+    Each of the others has `crowd` prompts of its lengths, in turns, at any time; `own` arrives among them.
+    """
+    clocks, turns = TenantClocks(), [0] * len(others)
+    left = {(tenant, place): 0 for tenant in range(len(others)) for place in range(crowd)}
+    passed = dict.fromkeys(left, 0)
+    own_left, own_passed, before = own, 0, 0
+    for call in range(5_000):
+        for at, tokens in left.items():
+            if not tokens:
+                lengths = others[at[0]]
+                left[at], passed[at] = lengths[turns[at[0]] % len(lengths)], 0
+                turns[at[0]] += 1
+        rows = [demand(key, left[at], passed=passed[at], tenant=f"{at[0]}") for key, at in enumerate(left)]
+        if call >= 5:
+            rows.append(demand(len(left), own_left, passed=own_passed, tenant="own"))
+        clocks.start(rows)
+        plan = plan_batch(rows, batch_tokens=BATCH_TOKENS, cost=COST, clocks=clocks.inputs)
+        clocks.book(plan.rows)
+        done, places = taken(plan), list(left)
+        own_left -= done.pop(len(left), 0)
+        if not own_left:
+            return before
+        for key, at in enumerate(places):
+            left[at] -= done.get(key, 0)
+            passed[at] += sum(done.values()) * (key in plan.left_out)
+        if call >= 5:
+            own_passed += sum(done.values()) * (len(left) in plan.left_out)
+            before += sum(done.values())
+    raise AssertionError("the prompt starves")
+
+
+@pytest.mark.behaviour("B-05")
+@settings(max_examples=30)
+@given(
+    own=st.integers(1, 600),
+    others=st.lists(st.lists(st.integers(1, 600), min_size=1, max_size=4), min_size=1, max_size=3),
+    crowd=st.integers(1, 8),
+)
+def test_a_tenant_waits_for_as_many_inputs_of_each_other_as_it_has_however_many_prompts_they_have(
+    own: int, others: list[list[int]], crowd: int
+) -> None:
+    before = inputs_before(own, others, crowd=crowd)
+    assert before <= len(others) * (own + max(max(lengths) for lengths in others))
+
+
+@pytest.mark.behaviour("B-05")
+def test_a_tenant_that_pauses_between_prompts_comes_back_where_it_stood() -> None:
+    clocks = TenantClocks()
+    waits = demand(0, 1000, tenant="waits")
+    served = 0
+    while True:
+        rows = [waits, demand(1, 50, tenant="short")]
+        clocks.start(rows)
+        plan = plan_batch(rows, batch_tokens=50, cost=COST, clocks=clocks.inputs)
+        if 0 in taken(plan):
+            break
+        clocks.book(plan.rows)
+        served += 50
+        clocks.start([waits])
+    assert served == pytest.approx(1000, abs=50)
+
+
+def test_clocks_are_forgotten_once_no_prompt_waits() -> None:
+    clocks = TenantClocks()
+    clocks.start([demand(0, 9, tenant="a")])
+    clocks.book([demand(0, 9, tenant="a")._replace(tokens=9)])
+    clocks.start([demand(0, 1, generating=True, tenant="a")])
+    assert clocks.inputs == {}

@@ -20,6 +20,7 @@ def request(prompt: int = 10, *, boundaries: tuple[int, ...] = (), **fields: Any
         ({"resumed": (100,)}, "resume_token_ids"),
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"context_tokens": 0}, "context_tokens"),
+        ({"speculative_tokens": 16}, "speculative_tokens"),
     ],
 )
 def test_what_can_never_succeed_is_refused_by_name(wrong: dict[str, Any], param: str) -> None:

@@ -50,7 +50,7 @@ def test_the_names_of_a_state_survive_a_message_and_an_earlier_record_has_none()
 
 
 @pytest.mark.parametrize(
-    "names", ["?", base64.b64encode(b"x" * 9).decode(), base64.b64encode(bytes(8 * 129)).decode(), 7]
+    "names", ["?", base64.b64encode(b"x" * 9).decode(), base64.b64encode(bytes(8 * 2049)).decode(), 7]
 )
 def test_names_that_are_none_are_refused(names: object) -> None:
     fields = messages.entry_fields(entry("0" * 32, b"a" * 16)) | {"names": names}

@@ -1,6 +1,6 @@
 """Restoring against computing."""
 
-from runner.core.states.gate import RestoreGate, Tier
+from runner.core.states.gate import CopySpeed, RestoreGate, Tier
 
 GIB = 2**30
 
@@ -28,3 +28,11 @@ def test_near_the_border_the_last_decision_stays() -> None:
     assert not gate.restores(Tier.RAM, size_bytes=GIB, saved_s=0.9)
     assert not gate.restores(Tier.RAM, size_bytes=GIB, saved_s=1.1), "just closed"
     assert gate.restores(Tier.RAM, size_bytes=GIB, saved_s=1.5)
+
+
+def test_one_copy_during_a_stall_changes_little() -> None:
+    copies = CopySpeed()
+    for _ in range(20):
+        copies.see(size_bytes=GIB, seconds=0.5)
+    copies.see(size_bytes=GIB, seconds=50.0)
+    assert copies.seconds(GIB) < 0.7

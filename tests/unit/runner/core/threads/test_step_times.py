@@ -1,4 +1,4 @@
-"""Time limits of engine steps, and the age of a step that does not end."""
+"""Time limits of engine steps and waits, and the age of one that does not end."""
 
 import pytest
 
@@ -7,6 +7,7 @@ from runner.core.threads.step_times import (
     HUNG_S_MIN,
     HUNG_S_MIN_CPU,
     HUNG_TIMES,
+    WAIT_LIMIT_S,
     EngineStep,
     StepAge,
     StepTimes,
@@ -52,8 +53,11 @@ def test_a_step_that_exceeds_its_limit_is_found_and_a_new_step_begins_at_zero() 
     assert looked(age, RUNNING.ended().begun(10.0), looks=20) == 0.0
 
 
-def test_a_thread_that_waits_for_work_has_not_hung() -> None:
-    assert looked(StepAge(), RUNNING.ended(), looks=100) == 0.0
+def test_a_wait_whose_thread_gives_no_sign_of_life_has_hung_and_one_that_does_has_not() -> None:
+    waiting, age = EngineStep(1, HUNG_S_MIN_CPU).ended(), StepAge()
+    assert looked(age, waiting, looks=int(WAIT_LIMIT_S / 0.5) + 1) == 0.0
+    assert looked(age, waiting, looks=1) == WAIT_LIMIT_S + 0.5
+    assert looked(age, waiting.begun(HUNG_S_MIN_CPU).ended(), looks=1) == 0.0
 
 
 def test_the_time_in_which_the_process_was_stopped_does_not_count() -> None:

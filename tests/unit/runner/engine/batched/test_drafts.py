@@ -62,6 +62,13 @@ def test_a_request_that_wants_no_drafts_has_none() -> None:
     assert len(simulation.context.calls) == 10
 
 
+def test_a_request_limits_the_drafts_of_a_call() -> None:
+    simulation = guessing(1.0, 7)
+    simulation.submit([1, 2], max_tokens=12, speculates=True, speculative_tokens=2)
+    simulation.run()
+    assert max(report.drafted_tokens for report in simulation.recorder.reports) == 2
+
+
 def test_memory_that_cannot_go_back_has_no_drafts() -> None:
     def drafters(sequence: Sequence) -> list[Drafter]:
         return [Guesser(sequence, 1.0)]
@@ -126,6 +133,30 @@ def test_a_drafter_that_stalls_or_fails_is_switched_off_for_its_sequence(kind: t
     for sequence_id, number in zip(ids, (2, 10), strict=True):
         assert simulation.recorder.tokens(sequence_id) == following(number, 8)
     assert sum(report.drafters_off for report in simulation.recorder.reports) == 2
+
+
+class Busy:
+    """Takes as long as many calls of the simulated context."""
+
+    trust = 0
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def draft(self, limit: int) -> list[int]:
+        self.asked += 1
+        stop_ns = time.thread_time_ns() + DRAFT_NS_MAX // 10
+        while time.thread_time_ns() < stop_ns:
+            pass
+        return []
+
+
+def test_drafters_are_asked_only_as_long_as_the_time_for_it_is_earned() -> None:
+    drafter = Busy()
+    simulation = Simulation(drafters=lambda _: [drafter])
+    simulation.submit([1, 2], max_tokens=30, speculates=True)
+    simulation.run()
+    assert 0 < drafter.asked < 10
 
 
 def test_drafts_survive_a_storm_of_requests_that_come_and_go() -> None:

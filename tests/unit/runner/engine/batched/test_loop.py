@@ -229,3 +229,18 @@ def test_over_many_requests_no_sequence_starves() -> None:
     for number, sequence_id in enumerate(ids):
         assert simulation.recorder.tokens(sequence_id) == following(number % VOCABULARY, 12)
     assert max(len(call) for call in simulation.context.calls) <= 16
+
+
+@pytest.mark.behaviour("B-05")
+def test_many_prompts_of_one_tenant_do_not_delay_another() -> None:
+    simulation = Simulation(cells=4096, slots=8, batch_tokens=16)
+    for number in range(7):
+        simulation.submit([number] * 64, max_tokens=1, cache_salt="many")
+    single = simulation.submit([9] * 64, max_tokens=1, cache_salt="single")
+    turns = 0
+    while single not in simulation.recorder.freed:
+        assert simulation.turn()
+        turns += 1
+    assert turns <= 2 * 64 // 16 + 1
+    assert len(simulation.recorder.freed) <= 2
+    simulation.run()

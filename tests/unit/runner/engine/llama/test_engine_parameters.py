@@ -191,6 +191,7 @@ def test_every_resolved_field_is_covered_here() -> None:
         "main_device",
         "op_offload",
         "ubatch_tokens",
+        "draft_digest",
     }
     decided_by_the_runner = {"separate_caches"}
     assert set(Layout.__dataclass_fields__) - decided_by_the_runner == known

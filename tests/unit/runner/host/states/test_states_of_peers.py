@@ -130,12 +130,14 @@ async def test_a_state_that_was_damaged_on_its_way_is_not_kept_and_leaves_nothin
     assert two.arrived > 0, "a node that erred once is asked again"
 
 
-async def test_a_state_of_another_model_is_refused_although_it_was_sent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("foreign", [record(domain=b"other")[0], record(salt="b")[0]], ids=["model", "prompt"])
+async def test_a_state_of_another_model_or_prompt_is_refused_although_it_was_sent(
+    tmp_path: Path, foreign: StateRecord
+) -> None:
     two = Two(tmp_path)
-    foreign = replace(two.saved, domain=b"other").to_json()
-    two.wire.change = lambda chunks: [host_pb2.StateChunk(record=foreign), *chunks[1:]]
+    two.wire.change = lambda chunks: [host_pb2.StateChunk(record=foreign.to_json()), *chunks[1:]]
     await two.peers.bring(two.saved.domain, two.seek())
-    assert two.arrived == 0
+    assert two.here.common_inputs(foreign.domain, foreign.entry.links) == 0
 
 
 async def test_a_state_larger_than_the_tier_takes_is_not_read(tmp_path: Path) -> None:

@@ -1,0 +1,183 @@
+"""Answers that are paused for a higher band, with the real engine: nothing of them changes."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from common.spec.bands import Band
+from common.spec.layout import FlashAttention
+from common.spec.sampling import Sampling
+from runner.engine.contract.engine import Paused
+from runner.engine.llama.batch import Batch
+from runner.engine.llama.context import Context, DecodeResult, StatePart
+from tests.integration.runner.conftest import Zoo
+from tests.integration.runner.constraints import grammar
+from tests.integration.runner.harness import CACHES, DEADLINE_S, Answer, Harness, assert_equals_cold, running, stand_at
+from tests.integration.runner.pictures import image_file, picture
+from tests.integration.runner.test_saved_states import KINDS, ids
+from tools.model_zoo import build_pair
+
+SEEDED = Sampling(temperature=0.9, seed=7)
+
+
+def pauses(engine: Harness) -> int:
+    return sum(isinstance(outcome, Paused) for report in engine.reports for outcome in report.outcomes)
+
+
+def evaluated(engine: Harness) -> int:
+    """Tokens of prompts that were computed so far, or computed again."""
+    return sum(report.prompt_tokens for report in engine.reports)
+
+
+async def asked_and_paused(engine: Harness, prompts: Sequence[list[int]], **fields: Any) -> list[Answer]:
+    """Fill the slots with answers of the lowest band, then pause the last one for an urgent one; return the answers."""
+    before = pauses(engine)
+    streams = [engine.open(prompt, band=Band.LOW, **fields) for prompt in prompts]
+    said = sum(report.generated_tokens for report in engine.reports)
+    await engine.until(lambda: sum(report.generated_tokens for report in engine.reports) >= said + 8 * len(streams))
+    urgent = await engine.ask(ids(50, 40), max_tokens=6, ignore_eos=True, band=Band.HIGH)
+    assert pauses(engine) == before + 1
+    return [*[await engine.read(stream) for stream in streams], urgent]
+
+
+@pytest.mark.behaviour("B-155")
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_paused_answer_of_every_memory_is_as_without_the_pause(zoo: Zoo, kind: str) -> None:
+    prompt = ids(1, 150)
+    fields: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "cache_prompt": False}
+    async with running(zoo(kind), slots=1, context=512) as engine:
+        for sampling in (Sampling(temperature=0.0), SEEDED):
+            alone = await engine.ask(prompt, sampling=sampling, **fields)
+            before = evaluated(engine)
+            paused, _ = await asked_and_paused(engine, [prompt], sampling=sampling, **fields)
+            assert paused.ids == alone.ids
+            assert evaluated(engine) - before == 150 + 40, "nothing was computed again"
+            assert paused.end.times is not None
+            assert (paused.end.times.prompt_tokens, paused.cached_tokens) == (150, 0)
+            assert paused.end.times.evaluated_tokens == 150
+            assert paused.end.times.queue_ns > 0
+
+
+@CACHES
+async def test_grammar_and_log_probabilities_outlive_a_pause(zoo: Zoo, attention: FlashAttention, shared: bool) -> None:
+    prompt = ids(2, 60)
+    async with running(zoo("dense"), slots=1, context=512, flash_attention=attention) as engine:
+        constraint = grammar("root ::= [a-z ]+", engine.engine.vocabulary)
+        fields: dict[str, Any] = {"max_tokens": 30, "top_logprobs": 3, "sampling": SEEDED, "grammar": constraint}
+        fields["cache_prompt"] = False
+        alone = await engine.ask(prompt, **fields)
+        paused, _ = await asked_and_paused(engine, [prompt], **fields)
+    assert paused.text == alone.text
+    assert [token.logprobs for token in paused.tokens] == [token.logprobs for token in alone.tokens]
+
+
+@CACHES
+async def test_one_of_two_answers_that_share_a_prompt_is_paused(
+    zoo: Zoo, attention: FlashAttention, shared: bool
+) -> None:
+    prompt = ids(2, 60)
+    async with running(zoo("dense"), slots=2, context=512, flash_attention=attention) as engine:
+        assert engine.shares_cells is shared
+        *both, _ = await asked_and_paused(engine, [prompt, prompt], max_tokens=30, ignore_eos=True, sampling=SEEDED)
+        assert [len(answer.ids) for answer in both] == [30, 30]
+        assert both[0].ids[:8] == both[1].ids[:8]
+        assert evaluated(engine) == 60 + 1 + 40, "the second one took the prompt of the first"
+
+
+async def test_an_answer_about_an_image_is_paused(tmp_path: Path) -> None:
+    model, projector = build_pair("vision", tmp_path)
+    async with running(model, projector=projector, slots=1, context=1024) as engine:
+        image = engine.engine.read_image(image_file(picture(1, width=64, height=48)))
+        prompt = [*ids(4, 30), *image.inputs, *ids(5, 30)]
+        fields: dict[str, Any] = {"images": (image,), "max_tokens": 40, "ignore_eos": True}
+        alone = await engine.ask(prompt, **fields, cache_salt="another")
+        encoded = engine.encoded
+        paused, _ = await asked_and_paused(engine, [prompt], **fields)
+        assert paused.ids == alone.ids
+        assert engine.encoded <= encoded + 1, "no image is encoded for a return"
+
+
+async def paused_at(engine: Harness, call: int, prompt: list[int], **fields: Any) -> Answer:
+    """Return an answer that is paused right behind a call of llama_decode; an answer has one token of each call."""
+    before, said = pauses(engine), sum(report.generated_tokens for report in engine.reports)
+    goes_on = stand_at(engine, call)
+    stream = engine.open(prompt, band=Band.LOW, **fields)
+    await engine.until(lambda: sum(report.generated_tokens for report in engine.reports) == said + call - 1)
+    urgent = engine.open(ids(7, 40), max_tokens=6, ignore_eos=True, band=Band.HIGH)
+    goes_on.set()
+    await engine.read(urgent)
+    assert pauses(engine) == before + 1
+    return await engine.read(stream)
+
+
+@pytest.mark.parametrize("call", [40, 100], ids=["shifted once", "shifted twice"])
+async def test_an_answer_whose_context_was_shifted_is_paused(zoo: Zoo, call: int) -> None:
+    """A restored copy has no gap in its cells, so sums may run in another order, and a near tie may end otherwise.
+
+    Up to there both answers have equal inputs, so their logits are equal but for rounding. Keys that a copy took
+    before the shift had rotated them would change the logits by more than their own size.
+    """
+    fields: dict[str, Any] = {"max_tokens": 110, "ignore_eos": True, "cache_prompt": False, "top_logprobs": 0}
+    async with running(zoo("dense"), slots=1, context=128) as engine:
+        alone = await engine.ask(ids(6, 100), **fields)
+        (unpaused,) = engine.rows.values()
+        engine.rows.clear()
+        before = evaluated(engine)
+        answer = await paused_at(engine, call, ids(6, 100), **fields)
+        assert evaluated(engine) - before == 100 + 40, "nothing was computed again"
+        paused = max(engine.rows.values(), key=len)
+    assert len(answer.ids) == len(alone.ids) == 110
+    pairs = zip(answer.ids, alone.ids, strict=True)
+    tie = next((index for index, (one, other) in enumerate(pairs) if one != other), len(alone.ids) - 1)
+    assert tie >= call, "before the pause nothing differs"
+    for one, other in zip(paused[: tie + 1], unpaused, strict=False):
+        assert_equals_cold(one, other, tolerance=0.05)
+
+
+async def test_a_state_is_copied_only_once_llama_cpp_has_rotated_its_keys(zoo: Zoo) -> None:
+    """llama.cpp rotates the keys of moved cells at its next decode, also at one that finds no cell."""
+
+    def evaluate(context: Context, slot_id: int, start: int, tokens: list[int]) -> int:
+        batch = Batch(capacity=context.batch_tokens, slots=context.slots)
+        batch.add(slot_id, start, tokens, wants_logits=True)
+        return context.decode(batch)
+
+    def logits_behind_a_copy(context: Context, *, finds_cells: bool) -> NDArray[np.float32]:
+        for slot_id in range(context.slots):
+            context.erase(slot_id, 0)
+        evaluate(context, 0, 0, ids(8, 100))
+        if not finds_cells:
+            evaluate(context, 1, 0, ids(9, context.cells - 100))
+        context.erase(0, 10, 60)
+        context.move(0, 60, 100, -50)
+        assert context.save(0, StatePart.ALL).size == 0
+        tokens = [500] * (1 if finds_cells else 100)
+        assert evaluate(context, 0, 50, tokens) == (DecodeResult.DONE if finds_cells else DecodeResult.NO_CELLS)
+        context.erase(0, 50)
+        state = context.save(0, StatePart.ALL)
+        context.erase(0, 0)
+        context.erase(1, 0)
+        assert context.restore(0, state, StatePart.ALL)
+        evaluate(context, 0, 50, [500])
+        return context.logits(0).copy()
+
+    async with running(zoo("dense"), slots=2, context=256, flash_attention=FlashAttention.ON) as engine:
+        assert engine.engine._loop is not None
+        loop, done = engine.engine._loop, Future[list[NDArray[np.float32]]]()
+        context = loop._context
+
+        def work() -> None:
+            found = [logits_behind_a_copy(context, finds_cells=finds_cells) for finds_cells in (True, False)]
+            context.erase(0, 0)
+            done.set_result(found)
+
+        loop.post(work)
+        async with asyncio.timeout(DEADLINE_S):
+            with_cells, without = await asyncio.wrap_future(done)
+    assert_equals_cold(without, with_cells, tolerance=0.05)

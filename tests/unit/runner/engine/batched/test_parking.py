@@ -1,0 +1,30 @@
+"""Parked prompts against computing them again, by measured speeds."""
+
+from typing import Any
+
+import pytest
+
+from runner.core.sequence.batching import UNKNOWN_COST, CallCost
+from runner.core.states.gate import CopySpeed
+from runner.engine.batched.checkpoint_store import CheckpointStore
+from runner.engine.batched.parking import WORTH_TOKENS_MIN, ParkingLot
+from tests.unit.runner.simulated_context import SimulatedContext
+
+
+@pytest.mark.parametrize(
+    ("cost", "worth"),
+    [(CallCost(token_s=0.02), 50), (CallCost(token_s=0.1), WORTH_TOKENS_MIN), (UNKNOWN_COST, WORTH_TOKENS_MIN)],
+    ids=["computing is fast", "computing is slow", "not measured"],
+)
+def test_a_prefix_is_brought_back_from_where_computing_it_takes_longer(cost: CallCost, worth: int) -> None:
+    context: Any = SimulatedContext(cells=256, slots=1, batch_tokens=256)
+    context._held[0] = {position: position for position in range(100)}
+    copies = CopySpeed()
+    lot = ParkingLot(
+        context, CheckpointStore(context, bytes_max=0), copies, lambda: cost, bytes_max=2**20, recurrent=False
+    )
+    assert lot.park(0, [1] * 100, sequence_id=1)
+    copies.bytes_per_s = 100 * 8.0  # the copy takes a second
+    (view,) = lot.views()
+    assert view.worth_tokens == worth
+    assert lot.holders[0].restore_s == pytest.approx(1.0)
