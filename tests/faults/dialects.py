@@ -253,7 +253,7 @@ async def _objects(response: httpx.Response) -> AsyncIterator[dict[str, Any] | N
         text = line.removeprefix("data: ")
         if text == DONE:
             yield None
-        elif text.startswith("{"):
+        elif text.lstrip().startswith("{"):
             yield json.loads(text)
 
 

@@ -1,13 +1,14 @@
 """A seeded sample of each bar that `make faults` runs at full strength, and bars that notice what they must."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.bars.__main__ import shown
-from tests.faults.bars.bar import Bar, Round, judged
+from tests.faults.bars.__main__ import run_in_turn, shown
+from tests.faults.bars.bar import Bar, Round, Turn, at_most, judged, shares
 from tests.faults.bars.catalogue import BARS
 from tests.faults.bars.open_loop import Tally, read_answer
 from tests.faults.bars.soak import slopes
@@ -26,7 +27,7 @@ def test_a_sample_of_the_bar_is_met(bars: list[Bar], tmp_path: Path) -> None:
         pytest.skip(why)
 
     async def run() -> list[Round]:
-        return [found async for found in first.run(tmp_path / "rig", 0, first.sample)]
+        return [found async for found in first.run(tmp_path / "rig", first.left([], first.sample), first.sample)]
 
     watch = Stopwatch()
     rounds = asyncio.run(run())
@@ -245,6 +246,47 @@ async def test_the_outcome_of_tests_is_read_from_their_report(tmp_path: Path) ->
 )
 def test_the_end_of_an_answer_is_read_from_its_bytes(body: bytes, kind: str) -> None:
     assert read_answer([(1.0, b"HTTP/1.1 200 OK\r\n\r\n" + body)], due_s=0.0).kind == kind
+
+
+def test_rounds_are_shared_in_stretches_and_go_on_where_they_ended() -> None:
+    bar = next(one for one in BARS if one.key == "zombie_leader")
+    left = bar.left([{"number": 0}, {"number": 3}, {"load": {}}], 9)
+    assert left == [1, 2, 4, 5, 6, 7, 8]
+    assert shares(left, 3) == [[1, 2, 4], [5, 6, 7], [8]]
+    assert shares([], 3) == [[]]
+
+
+async def test_only_the_soak_runs_beside_a_bar_whose_times_are_short() -> None:
+    running: set[str] = set()
+    beside: dict[str, set[str]] = {}
+
+    async def run(bar: Bar) -> None:
+        running.add(bar.key)
+        for _ in range(99 if bar.key == "soak" else 3):
+            beside.setdefault(bar.key, set()).update(running - {bar.key})
+            await asyncio.sleep(0)
+        running.remove(bar.key)
+
+    await run_in_turn(BARS, run)
+    assert beside.keys() == {bar.key for bar in BARS}
+    assert all(beside[bar.key] <= {"soak"} for bar in BARS if bar.turn is Turn.ALONE)
+    assert beside["fuzz"] & {bar.key for bar in BARS if bar.turn is Turn.WAITING}
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([1.0] * 9 + [2.0], "the sample is too small"),
+        ([1.0] * 8 + [2.0] * 2, ""),
+        ([1.0] * 98 + [2.0] * 2, ""),
+        ([], ""),
+    ],
+    ids=["one-of-ten", "two-of-ten", "two-of-a-hundred", "none"],
+)
+def test_a_single_slow_value_of_few_is_no_99th_percentile(values: list[float], verdict: str) -> None:
+    bar = replace(BARS[0], judge=lambda _: [at_most("answers", values, 1.5, "s", share=0.99)], has_load=False)
+    report = judged(bar, [], size=1)
+    assert (report["met"], report["not_measurable"]) == (False, verdict)
 
 
 def test_only_a_refusal_with_code_and_retry_after_is_one() -> None:

@@ -1,6 +1,7 @@
 """Run the bars of reliability at full strength: `make faults`, or `python -m tests.faults.bars --bars redis_down`.
 
-Every round is kept in the state file, so that a run that was interrupted goes on where it was. The report is one JSON.
+Rounds that wait are shared among clusters side by side. Every round is kept in the state file, so that a run that was
+interrupted goes on where it was. The report is one JSON.
 """
 
 import argparse
@@ -11,13 +12,13 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bench.machine import ROOT, describe_commit, describe_machine, load_average
-from tests.faults.bars.bar import Bar, Round, judged
+from tests.faults.bars.bar import Bar, Round, Turn, judged, shares
 from tests.faults.bars.catalogue import BARS
 from tests.waiting import Stopwatch
 
@@ -30,28 +31,43 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that clusters are ended
     state: dict[str, Any] = json.loads(STATE.read_text()) if STATE.exists() and not options.anew else {}
     commit = describe_commit()["commit"]
-    for bar in BARS:
-        if options.bars and bar.key not in options.bars:
-            continue
-        if options.sample and not bar.sample:
-            continue
+
+    async def run(bar: Bar) -> None:
         size = bar.sample if options.sample else max(1, round(bar.full * options.share))
         entry = state.setdefault(bar.key, {})
         if entry.get("size") != size or entry.get("commit") != commit:
             entry.clear()
             entry |= {"size": size, "commit": commit, "rounds": []}
         if "report" in entry:
-            continue
+            return
         if why := bar.needs():
             entry["report"] = _not_run(bar, why)
         else:
             keep = lambda: _write(STATE, state)  # noqa: E731
-            entry["report"] = asyncio.run(run_bar(bar, size, entry["rounds"], keep))
+            entry["report"] = await run_bar(bar, size, entry["rounds"], keep)
         _write(STATE, state)
         print(shown(entry["report"]), flush=True)
+
+    chosen = [bar for bar in BARS if bar.key in (options.bars or [bar.key]) and (bar.sample or not options.sample)]
+    asyncio.run(run_in_turn(chosen, run))
     reports = [state.get(bar.key, {}).get("report") or _not_run(bar, "not run yet: make faults") for bar in BARS]
     _write(options.out, {**describe_commit(), "machine": describe_machine(), "bars": reports})
     return 0 if all(one["met"] for one in reports) else 1
+
+
+async def run_in_turn(bars: Sequence[Bar], run: Callable[[Bar], Awaitable[None]]) -> None:
+    """Run bars beside those that they do not disturb."""
+
+    async def one_by_one(turn: Turn) -> None:
+        for bar in bars:
+            if bar.turn is turn:
+                await run(bar)
+
+    async def all_but_soak() -> None:
+        await one_by_one(Turn.ALONE)
+        await asyncio.gather(one_by_one(Turn.WAITING), one_by_one(Turn.BESIDE))
+
+    await asyncio.gather(one_by_one(Turn.THROUGHOUT), all_but_soak())
 
 
 def _not_run(bar: Bar, why: str) -> dict[str, Any]:
@@ -73,10 +89,19 @@ async def run_bar(bar: Bar, size: int, rounds: list[Round], keep: Callable[[], N
     """Run one bar from the rounds that are done; `keep` is called after each."""
     watch, begun_s, load = Stopwatch(), time.time(), load_average()
     directory = Path(tempfile.mkdtemp(prefix=f"puna-faults-{bar.key}-"))
-    done = sum("fault" in one for one in rounds)
-    async for found in bar.run(directory, done, size):
-        rounds.append(found)
-        keep()
+
+    if not bar.per_round:  # what an interrupted run left is no part of the whole
+        rounds.clear()
+
+    async def run_cluster(place: Path, numbers: list[int]) -> None:
+        left = iter(numbers)
+        async for found in bar.run(place, numbers, size):
+            rounds.append(found | {"number": next(left)} if "fault" in found and bar.per_round else found)
+            keep()
+
+    async with asyncio.TaskGroup() as group:
+        for index, numbers in enumerate(shares(bar.left(rounds, size), bar.clusters if size > bar.sample else 1)):
+            group.create_task(run_cluster(directory / str(index), numbers))
     report = judged(bar, rounds, size=size, disturbance=watch.disturbance())
     if report["met"]:
         shutil.rmtree(directory)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ class Figure:
     measured: float | None
     met: bool
     is_timed: bool = False  # other work on the machine makes it worse: times and rates, by their unit
+    is_too_small: bool = False  # a single value is beyond the bound, and too few were measured to tell its quantile
 
 
 def at_most(
@@ -36,12 +38,15 @@ def at_most(
 ) -> Figure:
     """The quantile `share` of the values, the maximum by default."""
     found = quantile(values, share)
+    is_met = found is not None and found <= limit
+    beyond = sum(value > limit for value in values)
     return Figure(
         name=name,
         asked=f"≤ {limit:g} {unit}".strip(),
         measured=found,
-        met=found is not None and found <= limit,
+        met=is_met,
         is_timed=unit in TIMED_UNITS if is_timed is None else is_timed,
+        is_too_small=not is_met and beyond == 1 and len(values) * (1 - share) < 1 and share < 1,
     )
 
 
@@ -66,6 +71,15 @@ def tail(values: Sequence[float]) -> float:
     return 0.99 if len(values) >= TAIL_VALUES_MIN else 0.9
 
 
+class Turn(Enum):
+    """Bars that may run at the same time."""
+
+    ALONE = auto()  # its times are short: nothing but the soak runs beside it
+    WAITING = auto()  # after those, one after the other; its clusters wait most of the time
+    BESIDE = auto()  # beside those that wait: suites of tests
+    THROUGHOUT = auto()  # from the beginning to the end: the soak
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
     """One of the bars of reliability. Sizes are numbers of faults, or seconds where `unit` says so."""
@@ -77,10 +91,18 @@ class Bar:
     sample: int
     unit: str
     minutes: int  # about so long at full strength
-    run: Callable[[Path, int, int], AsyncIterator[Round]]  # directory, rounds that are done, size
+    turn: Turn
+    clusters: int = 1  # that share the rounds at full strength: so many that the processors have time for each
+    per_round: int = 1  # of `unit`; 0: one round is the whole
+    run: Callable[[Path, Sequence[int], int], AsyncIterator[Round]]  # directory, numbers of the rounds, size
     judge: Callable[[list[Round]], list[Figure]]
     needs: Callable[[], str] = field(default=lambda: "")  # why it cannot run here; empty: it can
     has_load: bool = True  # False: other tests show the bar, and prove their faults themselves
+
+    def left(self, rounds: Sequence[Round], size: int) -> list[int]:
+        """Return the numbers of the rounds that are not done."""
+        done = {one.get("number") for one in rounds}
+        return [number for number in range(-(-size // self.per_round)) if number not in done] if self.per_round else []
 
 
 def judged(bar: Bar, rounds: list[Round], *, size: int, disturbance: str = "") -> dict[str, Any]:
@@ -101,8 +123,7 @@ def judged(bar: Bar, rounds: list[Round], *, size: int, disturbance: str = "") -
         "unit": bar.unit,
         "full_size": bar.full,
         "met": all(figure.met for figure in figures),
-        # Only figures of time are missed, while other processes took the processors: neither met nor missed.
-        "not_measurable": disturbance if all(one.met or one.is_timed for one in figures) else "",
+        "not_measurable": _not_measurable(figures, disturbance),
         "figures": [{name: getattr(figure, name) for name in Figure.__slots__} for figure in figures],
         "faults": {"injected": len(faults), "proven": sum(one["proven"] for one in faults)},
         "requests": {
@@ -114,6 +135,20 @@ def judged(bar: Bar, rounds: list[Round], *, size: int, disturbance: str = "") -
             "gap_ms_p99": quantile(load["gap_ms"], 0.99),
         },
     }
+
+
+def _not_measurable(figures: Sequence[Figure], disturbance: str) -> str:
+    """Return why missed figures show nothing: times beside other work, a quantile of too few values; empty: they do."""
+    missed = [one for one in figures if not one.met]
+    if missed and all(one.is_too_small for one in missed):
+        return "the sample is too small"
+    return disturbance if all(one.is_timed or one.is_too_small for one in missed) else ""
+
+
+def shares(numbers: Sequence[int], clusters: int) -> list[list[int]]:
+    """Divide rounds among clusters; each takes those of a stretch, in which kinds of faults alternate."""
+    each = -(-len(numbers) // clusters)
+    return [list(numbers[begin : begin + each]) for begin in range(0, len(numbers), each)] if numbers else [[]]
 
 
 def failures(rounds: list[Round], what: str) -> list[Figure]:

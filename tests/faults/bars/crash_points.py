@@ -3,12 +3,12 @@
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures
+from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most, failures
 from tests.faults.bars.crashing_scheduler import POINTS
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import COLD, Rig, python, running_rig
@@ -21,11 +21,11 @@ CRASHED_S_MAX = 60.0
 CRASHES, STANDS_BY = "scheduler-0", "scheduler-1"
 
 
-async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
-    with running_rig(directory, schedulers=2, fake=FAKE, unready=(STANDS_BY,)) as rig:
+async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
+    async with running_rig(directory, schedulers=2, fake=FAKE, unready=(STANDS_BY,)) as rig:
         trapped = replace(rig.services[CRASHES], module=python("tests.faults.bars.crashing_scheduler"))
         async with OpenLoop(rig.gateways, PER_SECOND) as load:
-            for number in range(done, size):
+            for number in numbers:
                 point = POINTS[3 * number % len(POINTS)]  # a sample has early and late ones
                 rig.services[CRASHES] = trapped
                 await asyncio.to_thread(_replace_leader, rig, point)
@@ -93,7 +93,9 @@ CRASH_POINTS = Bar(
     full=200,
     sample=2,
     unit="crashes",
-    minutes=60,
+    minutes=13,
+    turn=Turn.WAITING,
+    clusters=5,
     run=_run,
     judge=_judge,
 )

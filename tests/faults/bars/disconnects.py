@@ -7,14 +7,14 @@ import random
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from protos import cluster_pb2
 from runner.client import RunnerClient
-from tests.faults.bars.bar import Bar, Figure, Round, at_most, failures
+from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop, question
 from tests.faults.bars.rig import Rig, running_rig
 from tests.waiting import next_look
@@ -51,16 +51,16 @@ class Slots:
         return self.busy == busy
 
 
-async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
-    with running_rig(directory, fake=FAKE) as rig:
-        (path,) = (directory / "host-a" / "runners").glob("*.sock")
-        draw, slots = random.Random(SEED + done), Slots()
+async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
+    async with running_rig(directory, fake=FAKE) as rig:
+        (path,) = (directory / "host-a" / "runners").glob("*/sock")
+        draw, slots = random.Random(SEED + min(numbers, default=0)), Slots()
         async with RunnerClient(f"unix:{path}") as client:
             watching = asyncio.create_task(slots.watch(client))
             await slots.wait(0, deadline_s=30)
             await _wave(rig, slots, draw)  # opens what stays open
             before = _descriptors(rig)
-            for _ in range(done, -(-size // AT_ONCE)):
+            for _ in numbers:
                 freed_ms = await _wave(rig, slots, draw)
                 yield {
                     "fault": f"{AT_ONCE} disconnects",
@@ -131,6 +131,8 @@ DISCONNECTS = Bar(
     sample=40,
     unit="disconnects",
     minutes=12,
+    turn=Turn.ALONE,
+    per_round=AT_ONCE,
     run=_run,
     judge=_judge,
 )

@@ -5,10 +5,10 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures
+from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import COLD, MODEL, Rig, running_rig, stamp
 
@@ -29,19 +29,19 @@ def _build_clock(directory: Path) -> str:
     return str(library)
 
 
-async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
+async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
     library = _build_clock(directory)
 
     def start(rig: Rig, name: str, number: int) -> None:
         skew_s = SKEW_S if number % 2 else -SKEW_S
         rig.start(name, **({"LD_PRELOAD": library, "SKEW_S": str(skew_s)} if name == SKEWED else {}))
 
-    with running_rig(directory, replicas=REPLICAS, schedulers=2, fake=FAKE, unready=(SKEWED,)) as rig:
+    async with running_rig(directory, replicas=REPLICAS, schedulers=2, fake=FAKE, unready=(SKEWED,)) as rig:
         start(rig, SKEWED, 0)
         await rig.logged(SKEWED, "scheduler.ready", 1)
         runners = await asyncio.to_thread(rig.serving)
         async with OpenLoop(rig.gateways, PER_SECOND) as load:
-            for number in range(done, size):
+            for number in numbers:
                 leader = await rig.leads("scheduler-0", SKEWED)
                 killed_unix_s = time.time()
                 is_dead = await asyncio.to_thread(rig.kill, leader)
@@ -94,7 +94,9 @@ LEADER_KILLS = Bar(
     full=200,
     sample=1,
     unit="kills",
-    minutes=45,
+    minutes=12,
+    turn=Turn.WAITING,
+    clusters=4,
     run=_run,
     judge=_judge,
     needs=lambda: "" if shutil.which("cc") and os.name == "posix" else "needs a C compiler for the wrong clock",

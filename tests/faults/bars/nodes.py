@@ -4,11 +4,11 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.faults.bars.bar import Bar, Figure, Round, at_most, failures
+from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import Rig, running_rig
 from tests.faults.faults import Stopped, verify
@@ -23,9 +23,9 @@ ADOPTED_S_MAX = 3.0
 DECIDED_S_MAX = 8.0
 
 
-async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
-    for number in range(done, size):  # each in a cluster of its own: a lost node leaves both replicas on the other
-        with running_rig(directory / str(number), replicas=REPLICAS, nodes=NODES, fake=FAKE) as rig:
+async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
+    for number in numbers:  # each in a cluster of its own: a lost node leaves both replicas on the other
+        async with running_rig(directory / str(number), replicas=REPLICAS, nodes=NODES, fake=FAKE) as rig:
             await rig.serves(REPLICAS)
             async with OpenLoop(rig.gateways, PER_SECOND) as load:
                 await asyncio.sleep(BEFORE_S)
@@ -106,7 +106,9 @@ NODE_FAULTS = Bar(
     full=20,
     sample=2,
     unit="faults",
-    minutes=10,
+    minutes=5,
+    turn=Turn.WAITING,
+    clusters=2,
     run=_run,
     judge=_judge,
 )

@@ -2,25 +2,25 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, quantile
+from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most, quantile, tail
 from tests.faults.bars.open_loop import OpenLoop, ask, question
 from tests.faults.bars.rig import Rig, make_key, running_rig
 
 FAKE = {"step_s": 0.02}
 SLOTS = 8
 FACTOR = 5.0
-QUIET_PER_SECOND = 1.0
+QUIET_PER_SECOND = 4.0  # at full size enough answers for a 99th percentile
 RSS_MORE_BYTES_MAX = 64 * 2**20
 
 
-async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
-    del done  # the parts are compared with each other
+async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
+    del numbers  # the parts are compared with each other
     keys = directory / "keys.json"
     quiet_key, noisy_key = make_key("quiet", keys, "admin:cluster"), make_key("noisy", keys)
-    with running_rig(directory, fake=FAKE, key=quiet_key, PUNA_API_KEYS_FILE=str(keys)) as rig:
+    async with running_rig(directory, fake=FAKE, key=quiet_key, PUNA_API_KEYS_FILE=str(keys)) as rig:
         peak = await _peak(rig, noisy_key, size / 2)
         quiet = OpenLoop(rig.gateways, QUIET_PER_SECOND, key=quiet_key)
         async with quiet:
@@ -78,15 +78,16 @@ def _judge(rounds: list[Round]) -> list[Figure]:
     if not {"alone", "overload", "beside"} <= set(phases):
         return [at_least("phases", len(phases), 3)]
     alone, beside, overload = phases["alone"], phases["beside"]["load"], phases["overload"]
-    base = quantile(alone["load"]["whole_ms"], 0.99)
+    share = tail(beside["whole_ms"])
+    base = quantile(alone["load"]["whole_ms"], share)
     ratio = [ms / base for ms in beside["whole_ms"]] if base else []
-    share = 100 * overload["figures"]["goodput_per_s"] / alone["figures"]["peak_per_s"]
+    goodput = 100 * overload["figures"]["goodput_per_s"] / alone["figures"]["peak_per_s"]
     return [
-        at_least("goodput of the peak", round(share, 1), 90, "%"),
+        at_least("goodput of the peak", round(goodput, 1), 90, "%"),
         at_most("refusals, p99", overload["load"]["refused_ms"], 50, "ms", share=0.99),
         at_most("other ends than answers and refusals with Retry-After", [sum(overload["load"]["other"].values())], 0),
         at_most("quiet tenant refused or failed", [beside["refused"] + sum(beside["other"].values())], 0),
-        at_most("quiet tenant's answers, p99 against alone", ratio, 1.5, "×", share=0.99),
+        at_most(f"quiet tenant's answers, p{100 * share:g} against alone", ratio, 1.5, "×", share=share),
         at_most(
             "gateway's memory, more", [overload["figures"]["more_bytes"] / 2**20], RSS_MORE_BYTES_MAX / 2**20, "MiB"
         ),
@@ -97,10 +98,12 @@ OVERLOAD = Bar(
     number=12,
     key="overload",
     title="five times the capacity, two tenants",
-    full=60,
+    full=130,
     sample=10,
     unit="seconds",
-    minutes=4,
+    minutes=7,
+    turn=Turn.ALONE,
+    per_round=0,
     run=_run,
     judge=_judge,
 )

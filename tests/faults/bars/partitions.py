@@ -4,17 +4,16 @@ Each service is in a network namespace of its own on one bridge; a cut is a rule
 """
 
 import asyncio
-import os
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from itertools import product
 from pathlib import Path
 
 from tests.e2e.namespaces import bridge_network, machine_on, missing
-from tests.faults.bars.bar import Bar, Figure, Round, answered, at_most
+from tests.faults.bars.bar import Bar, Figure, Round, Turn, answered, at_most
 from tests.faults.bars.open_loop import OpenLoop, total
 from tests.faults.bars.rig import Place, Rig, make_key, running_rig
 from tests.ports import free_number
@@ -71,17 +70,18 @@ def _iptables(namespace: str, *words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
-    with ExitStack() as stack:
-        network = f"10.213.{free_number('network', range(1, 250))}"
-        bridge = stack.enter_context(bridge_network(f"pnbr{os.getpid() % 100_000}", f"{network}.1"))
+async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
+    async with AsyncExitStack() as stack:
+        mine = free_number("network", range(1, 250))
+        network = f"10.213.{mine}"
+        bridge = stack.enter_context(bridge_network(f"pnbr{mine}", f"{network}.1"))
         places = {}
         for number, name in enumerate(SERVICES, start=1):
             made = stack.enter_context(machine_on(f"s{number}", bridge, number, network))
             places[name] = Place(made.address, made.namespace)
         keys = directory / "keys.json"  # with keys, the gateway talks to Redis
         key = make_key("one", keys, "admin:cluster", "models:write")
-        rig = stack.enter_context(
+        rig = await stack.enter_async_context(
             running_rig(
                 directory,
                 replicas=2,
@@ -96,7 +96,7 @@ async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
         # A sample takes cuts from all over the matrix.
         chosen = CUTS[:: max(1, len(CUTS) // size)][:size]
         async with OpenLoop(rig.gateways, PER_SECOND, key=key) as load:
-            for number in range(done, size):
+            for number in numbers:
                 link, way, kind = chosen[number]
                 runners = await asyncio.to_thread(rig.serving)
                 cut = Cut(rig, link, way, kind)
@@ -151,7 +151,9 @@ PARTITIONS = Bar(
     full=len(CUTS),
     sample=1,
     unit="cuts",
-    minutes=35,
+    minutes=13,
+    turn=Turn.WAITING,
+    clusters=3,
     run=_run,
     judge=_judge,
     needs=_missing,

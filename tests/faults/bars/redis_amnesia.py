@@ -5,14 +5,14 @@ A failover is shown by tests with real sentinels, which are run as well, but not
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import redis
 
-from tests.faults.bars.bar import Bar, Figure, Round, at_most, failures
+from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import MODEL, Rig, make_key, running_rig
 from tests.faults.bars.suites import judge_tests, run_tests
@@ -30,13 +30,13 @@ REFUSED = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.TOO_MANY_REQUESTS})
 DOOR_EVERY_S = 0.3
 
 
-async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
+async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
     keys = directory / "keys.json"
     key = make_key("one", keys, "admin:cluster", "models:write")
-    with running_rig(directory, replicas=REPLICAS, fake=FAKE, key=key, PUNA_API_KEYS_FILE=str(keys)) as rig:
+    async with running_rig(directory, replicas=REPLICAS, fake=FAKE, key=key, PUNA_API_KEYS_FILE=str(keys)) as rig:
         await rig.control_until(load=False, deadline_s=60)
         async with OpenLoop(rig.gateways, PER_SECOND, key=key) as load:
-            for number in range(done, size):
+            for number in numbers:
                 runners = await asyncio.to_thread(rig.serving)
                 known, fence = _placements(rig), _fence(rig)
                 begun_s = time.monotonic()
@@ -61,7 +61,7 @@ async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
                 }
             await load.stop()
             yield {"load": load.take()}
-    if size > REDIS_AMNESIA.sample:
+    if size > REDIS_AMNESIA.sample and size - 1 in numbers:
         yield await run_tests(["tests/integration/scheduler/test_sentinel.py"])
 
 
@@ -143,7 +143,9 @@ REDIS_AMNESIA = Bar(
     full=40,
     sample=2,
     unit="losses",
-    minutes=8,
+    minutes=5,
+    turn=Turn.WAITING,
+    clusters=2,
     run=_run,
     judge=_judge,
 )

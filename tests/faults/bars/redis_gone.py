@@ -3,14 +3,14 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.faults.bars.bar import Bar, Figure, Round, answered, at_least, at_most, quantile, tail
+from tests.faults.bars.bar import Bar, Figure, Round, Turn, answered, at_least, at_most, quantile, tail
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import Rig, running_rig
 
@@ -21,9 +21,9 @@ NORMAL_S_MAX = 5.0
 CONTROL_S_MAX = 1.0
 
 
-async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
-    del done  # one outage: it is run as a whole
-    with running_rig(directory, replicas=2, fake=FAKE) as rig:
+async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
+    del numbers  # one outage: it is run as a whole
+    async with running_rig(directory, replicas=2, fake=FAKE) as rig:
         await rig.control_until(load=True, deadline_s=60)
         async with OpenLoop(rig.gateways, PER_SECOND) as load:
             before = await asyncio.to_thread(rig.serving)
@@ -97,6 +97,8 @@ REDIS_GONE = Bar(
     sample=12,
     unit="seconds",
     minutes=13,
+    turn=Turn.ALONE,
+    per_round=0,
     run=_run,
     judge=_judge,
 )

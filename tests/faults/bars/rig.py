@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from io import StringIO
@@ -24,6 +24,7 @@ from cli.cluster.plan import embedded_redis_server
 from cli.commands.keys import create
 from tests.cluster import metric_sum
 from tests.faults.faults import process_state
+from tests.known_speed import note_ram_speed
 from tests.ports import free_port
 from tests.waiting import Stopwatch, next_look, wait_until
 
@@ -226,8 +227,8 @@ def make_key(tenant: str, file: Path, *scopes: str) -> str:
     return str(json.loads(output.getvalue())["key"])
 
 
-@contextmanager
-def running_rig(
+@asynccontextmanager
+async def running_rig(
     directory: Path,
     *,
     replicas: int = 1,
@@ -240,28 +241,35 @@ def running_rig(
     unready: Sequence[str] = (),
     key: str = "none",
     **environment: str,
-) -> Iterator[Rig]:
-    """Start everything but `unready`, wait until the replicas serve, and leave nothing behind."""
-    directory.mkdir(parents=True, exist_ok=True)
+) -> AsyncIterator[Rig]:
+    """Start everything but `unready`, wait until the replicas serve, and leave nothing behind; other clusters go on."""
+    placements = _write_files(directory, replicas)
+    rig = Rig(directory=directory, roots=roots or {}, key=key)
+    engine = {"PUNA_ENGINE": "fake", "PUNA_ENGINE_OPTIONS": json.dumps(fake)} if fake else {}
+    common = {"PUNA_PLAINTEXT": "1", "PUNA_METRICS_LISTEN": "127.0.0.1:0", **engine, **environment}
+    _describe(rig, schedulers, gateways, nodes, places, placements, common)
+    try:
+        for name in rig.services:
+            if name not in unready:
+                rig.start(name)
+        condition = lambda: rig.has_started(replicas)  # noqa: E731
+        await asyncio.to_thread(wait_until, condition, deadline_s=START_S_MAX, what=f"{replicas} replicas serve")
+        yield rig
+    finally:
+        await asyncio.shield(asyncio.to_thread(_end_all, rig))
+
+
+def _write_files(directory: Path, replicas: int) -> Path:
+    """Write the models and the policy of the warm one; return the file of policies."""
     models = directory / "models"
-    models.mkdir(exist_ok=True)
+    models.mkdir(parents=True, exist_ok=True)
     for name in (MODEL, COLD):
         shutil.copyfile(DEMO, models / f"{name}.gguf")
     with (models / f"{COLD}.gguf").open("ab") as file:
         file.write(b"\0" * 4096)  # another digest: another model
     placements = directory / "placements.toml"
     placements.write_text(f'[models."{MODEL}"]\nreplicas_min = {replicas}\nreplicas_max = {replicas}\n')
-    rig = Rig(directory=directory, roots=roots or {}, key=key)
-    engine = {"PUNA_ENGINE": "fake", "PUNA_ENGINE_OPTIONS": json.dumps(fake)} if fake else {}
-    common = {"PUNA_PLAINTEXT": "1", "PUNA_METRICS_LISTEN": "127.0.0.1:0", **engine, **environment}
-    _describe(rig, schedulers, gateways, nodes, places, placements, common)
-    with ExitStack() as stack:
-        stack.callback(_end_all, rig)
-        for name in rig.services:
-            if name not in unready:
-                rig.start(name)
-        wait_until(lambda: rig.has_started(replicas), deadline_s=START_S_MAX, what=f"{replicas} replicas serve")
-        yield rig
+    return placements
 
 
 def _describe(
@@ -320,6 +328,7 @@ def _describe(
         )
     for node in nodes:
         place = places(f"host-{node}")
+        note_ram_speed(rig.directory / f"host-{node}")
         remote = {"PUNA_RUNNER_LISTEN": f"{place.address}:0"} if place.namespace else {}
         add(
             f"host-{node}",

@@ -11,12 +11,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import httpx
 
-from tests.faults.bars.bar import Bar, Figure, Round, at_least, failures
+from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, failures
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import ROOT, Rig, running_rig
 from tests.waiting import next_look, wait_until
@@ -75,13 +75,13 @@ class Balancer:
                 await next_look(BALANCER_S)
 
 
-async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
-    del done  # replacements build on each other
+async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
+    del numbers  # replacements build on each other
     tree = await asyncio.to_thread(_checkout, directory)
     # A sample takes components from all over the list.
     steps = STEPS[:: -max(1, len(STEPS) // size)] if size < len(STEPS) else STEPS
     roots = dict.fromkeys(("redis", *STEPS), tree)
-    with running_rig(directory, replicas=2, schedulers=2, gateways=2, nodes=NODES, fake=FAKE, roots=roots) as rig:
+    async with running_rig(directory, replicas=2, schedulers=2, gateways=2, nodes=NODES, fake=FAKE, roots=roots) as rig:
         balancer = Balancer(rig)
         watching = asyncio.create_task(balancer.watch())
         mixed_from_s = time.monotonic()
@@ -164,6 +164,8 @@ ROLLING = Bar(
     sample=2,
     unit="replacements",
     minutes=12,
+    turn=Turn.WAITING,
+    per_round=0,
     run=_run,
     judge=_judge,
     needs=missing,

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures
+from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop, total
 from tests.faults.bars.rig import Rig, running_rig
 from tests.faults.faults import Stopped, process_state, verify
@@ -24,16 +24,16 @@ RESUMED_S_MAX = 30.0
 ENDED_S_MAX = 40.0
 
 
-async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
-    with running_rig(directory, replicas=REPLICAS, fake=FAKE) as rig:
+async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
+    async with running_rig(directory, replicas=REPLICAS, fake=FAKE) as rig:
         load = OpenLoop(rig.gateways, PER_SECOND, tokens=TOKENS)
         await load.measure()
-        for number in range(done, size):
+        for number in numbers:
             begun_s = time.monotonic()
             found = await _hang(rig, load, is_busy=number % 2 == 0)
             await load.stop()
             yield {**found, "load": load.take()}
-            if size - done > 2:
+            if len(numbers) > 2:
                 await asyncio.sleep(max(0.0, APART_S - (time.monotonic() - begun_s)))
 
 
@@ -85,7 +85,9 @@ RUNNER_HANGS = Bar(
     full=40,
     sample=2,
     unit="stops",
-    minutes=25,
+    minutes=7,
+    turn=Turn.WAITING,
+    clusters=4,
     run=_run,
     judge=_judge,
 )

@@ -5,11 +5,11 @@ A replica is the process of the engine, a child of the host, which lives on.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures
+from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop, total
 from tests.faults.bars.rig import running_rig
 from tests.faults.faults import Killed, verify
@@ -25,13 +25,13 @@ NOTICED_S_MAX = 1.0
 SENT_S_MAX = 2.0
 
 
-async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
-    with running_rig(directory, replicas=REPLICAS, fake=FAKE) as rig:
+async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
+    async with running_rig(directory, replicas=REPLICAS, fake=FAKE) as rig:
         begun_s = time.monotonic()
         await rig.control_until(load=True, deadline_s=60)
         load_s = time.monotonic() - begun_s
         async with OpenLoop(rig.gateways, PER_SECOND, tokens=TOKENS) as load:
-            for number in range(done, -(-size // BETWEEN_KILLS)):
+            for number in numbers:
                 before = sorted(await asyncio.to_thread(rig.serving))
                 await asyncio.sleep(min(size, BETWEEN_KILLS) / 2 / PER_SECOND)
                 victim = before[number % len(before)]
@@ -90,6 +90,8 @@ RUNNER_KILLS = Bar(
     sample=60,
     unit="requests",
     minutes=3,
+    turn=Turn.ALONE,
+    per_round=BETWEEN_KILLS,
     run=_run,
     judge=_judge,
 )

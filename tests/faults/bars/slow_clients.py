@@ -4,11 +4,11 @@ import asyncio
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures, quantile, tail
+from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most, failures, quantile, tail
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import Rig, rss_bytes, running_rig
 from tests.waiting import next_look
@@ -93,9 +93,9 @@ async def _hold(rig: Rig, offenders: list[Offender]) -> dict[str, float]:
     return {"held": most_held, "bytes": most_bytes, "cut_s": float("inf")}
 
 
-async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
-    del done  # all at once
-    with running_rig(directory, fake=FAKE) as rig:
+async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
+    del numbers  # all at once
+    async with running_rig(directory, fake=FAKE) as rig:
         load = OpenLoop(rig.gateways, PER_SECOND)
         async with load:
             await asyncio.sleep(BASE_S)
@@ -144,6 +144,8 @@ SLOW_CLIENTS = Bar(
     sample=100,
     unit="slow senders",
     minutes=2,
+    turn=Turn.ALONE,
+    per_round=0,
     run=_run,
     judge=_judge,
 )

@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 
-from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most
+from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most
 from tests.faults.bars.open_loop import OpenLoop, total
 from tests.faults.bars.rig import Rig, running_rig
 from tests.faults.bars.suites import judge_tests, run_tests
@@ -102,9 +102,9 @@ class Processes:
         return found
 
 
-async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
-    del done  # slopes need one long run
-    with running_rig(directory, replicas=REPLICAS, schedulers=2, nodes=NODES, fake=FAKE) as rig:
+async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
+    del numbers  # slopes need one long run
+    async with running_rig(directory, replicas=REPLICAS, schedulers=2, nodes=NODES, fake=FAKE) as rig:
         processes = Processes(rig)
         begun_s = time.monotonic()
         async with OpenLoop(rig.gateways, PER_SECOND) as load:
@@ -223,6 +223,8 @@ SOAK = Bar(
     sample=0,
     unit="seconds",
     minutes=125,
+    turn=Turn.THROUGHOUT,
+    per_round=0,
     run=_run,
     judge=_judge,
 )

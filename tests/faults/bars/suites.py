@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.e2e.namespaces import missing
-from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most
+from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most
 from tests.faults.bars.rig import ROOT, python
 
 NOT_MEASURABLE = "not measurable here"
@@ -52,8 +52,8 @@ def judge_tests(rounds: Sequence[Round]) -> list[Figure]:
 
 
 def _suite(number: int, key: str, title: str, minutes: int, *paths: str, **environment: str) -> Bar:
-    async def run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
-        del directory, done, size  # a suite is run as a whole
+    async def run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
+        del directory, numbers, size  # a suite is run as a whole
         yield await run_tests(paths, environment)
 
     return Bar(
@@ -64,14 +64,16 @@ def _suite(number: int, key: str, title: str, minutes: int, *paths: str, **envir
         sample=0,
         unit="run of the suite",
         minutes=minutes,
+        turn=Turn.BESIDE,
+        per_round=0,
         run=run,
         judge=judge_tests,
         has_load=False,
     )
 
 
-async def _attack(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
-    del done, size
+async def _attack(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
+    del numbers, size
     await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
     report = directory / "attack.json"
     process = await asyncio.create_subprocess_exec(
@@ -103,6 +105,8 @@ EGRESS = Bar(
     sample=0,
     unit="run of the suite",
     minutes=10,
+    turn=Turn.BESIDE,
+    per_round=0,
     run=_attack,
     judge=_judge_attack,
     needs=missing,

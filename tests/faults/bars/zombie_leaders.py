@@ -6,14 +6,14 @@ Both are forced: neither clock nor store ends their terms, and only hosts can re
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from common.errors import PunaError
 from scheduler.client import SchedulerClient
-from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures
+from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most, failures
 from tests.faults.bars.forced_scheduler import REFUSED
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import COLD, MODEL, Rig, python, running_rig
@@ -31,12 +31,12 @@ COMMAND_EVERY_S = 0.5
 COMMAND_S_MAX = 5.0
 
 
-async def _run(directory: Path, done: int, size: int) -> AsyncIterator[Round]:
-    with running_rig(directory, schedulers=2, fake=FAKE, unready=(NEW,)) as rig:
+async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
+    async with running_rig(directory, schedulers=2, fake=FAKE, unready=(NEW,)) as rig:
         for name in (OLD, NEW):
             rig.services[name] = replace(rig.services[name], module=python("tests.faults.bars.forced_scheduler"))
         async with OpenLoop(rig.gateways, PER_SECOND) as load:
-            for number in range(done, size):
+            for number in numbers:
                 stopped_s = STOPPED_S if size > 1 else SAMPLE_STOPPED_S
                 found = await _stop_and_wake(rig, stopped_s, CONTEST_S if number == size - 1 and size > 1 else 0.0)
                 yield {**found, "load": load.take()}
@@ -128,7 +128,9 @@ ZOMBIE_LEADERS = Bar(
     full=200,
     sample=1,
     unit="stops",
-    minutes=130,
+    minutes=25,
+    turn=Turn.WAITING,
+    clusters=6,
     run=_run,
     judge=_judge,
 )
