@@ -4,6 +4,9 @@
 
 MODEL is a file, or a name of bench/engine/cases.py. An oracle drafts the known answer and is right at a given share;
 without an oracle the engine's own drafters guess. S4 is of the model `1b`, S5 of trained weights (`gemma3-270m`).
+
+Random weights decide many tokens by near ties, which calls of several inputs may decide otherwise: from there on an
+oracle would always be wrong. So a bias makes its answers one token again and again; the engine computes as much.
 """
 
 import argparse
@@ -11,16 +14,18 @@ import asyncio
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.engine.models import ModelMissing, cache_folder, model_file
 from bench.machine import load_average
 from runner.core.sequence.endings import EndReason
-from tests.integration.runner.harness import Harness, running
+from tests.integration.runner.harness import GREEDY, Harness, running
 from tests.integration.runner.oracle import Oracles
 
 PROMPT = "The weather is cold in the morning, and the report says it in the same words again: "
+ALWAYS = replace(GREEDY, logit_bias={400: 100.0})
 COPY = (
     "Text: The harbour master wrote down every ship that came in before noon, its flag, its cargo and the name of its "
     "captain, and read the list aloud to the clerks at the long table.\nThe same text once more: "
@@ -61,6 +66,7 @@ async def tokens_per_s(harness: Harness, case: Case, *, tokens: int, speculates:
         harness.open(
             f"{case.prompt}{number if case.streams > 1 else ''}",
             max_tokens=tokens,
+            sampling=GREEDY if case.share is None else ALWAYS,
             ignore_eos=True,
             speculates=speculates,
             cache_prompt=False,
@@ -72,20 +78,21 @@ async def tokens_per_s(harness: Harness, case: Case, *, tokens: int, speculates:
     return case.streams * tokens / (time.perf_counter() - began_s), answers[0].ids
 
 
-async def measure(model: Path, *, rounds: int, tokens: int, threads: int) -> None:
+async def measure(model: Path, cases: Sequence[Case], *, rounds: int, tokens: int, threads: int) -> None:
     """Print the verdict on the median ratio of each case, and the ratios."""
     oracles = Oracles()
-    async with running(model, slots=16, context=1024, threads=threads, drafters=oracles) as harness:
-        for case in CASES:
+    async with running(model, slots=16, context=1024, threads=threads, drafters=oracles, verify=False) as harness:
+        for case in cases:
             oracles.answer = ()
-            _, truth = await tokens_per_s(harness, case, tokens=tokens, speculates=False)
+            _, truth = await tokens_per_s(harness, case, tokens=tokens, speculates=True)  # to warm up, too
             if case.share is not None:
                 oracles.answer, oracles.share = truth, case.share
             ratios = []
             before_load = load_average()
             for _ in range(rounds):
                 without, _ = await tokens_per_s(harness, case, tokens=tokens, speculates=False)
-                drafted, _ = await tokens_per_s(harness, case, tokens=tokens, speculates=True)
+                drafted, answer = await tokens_per_s(harness, case, tokens=tokens, speculates=True)
+                assert case.share is None or answer == truth, "the oracle did not know the answer"
                 ratios.append(drafted / without)
             figures = ", ".join(f"{ratio:.2f}" for ratio in ratios)
             print(f"{case.verdict(statistics.median(ratios))}  [{figures}] load average {before_load}", flush=True)
@@ -98,6 +105,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", default="", help="cases whose names contain this")
+    parser.add_argument("--streams", type=int, help="cases of as many streams")
     options = parser.parse_args()
     path = Path(options.model)
     try:
@@ -105,7 +114,8 @@ def main() -> int:
     except ModelMissing as missing:
         print(f"skipped: {missing}")
         return 0
-    asyncio.run(measure(model, rounds=options.rounds, tokens=options.tokens, threads=options.threads))
+    cases = [case for case in CASES if options.only in case.name and options.streams in (None, case.streams)]
+    asyncio.run(measure(model, cases, rounds=options.rounds, tokens=options.tokens, threads=options.threads))
     return 0
 
 
