@@ -2,17 +2,18 @@
 
 Property tests try the same cases on every machine, however busy it is; others: `pytest --hypothesis-profile searching`.
 A process that is given no home of its own has none: what one test leaves in a shared home changes the next one.
+Ctrl-C is heard, also in a run that a script started in the background.
 """
 
 import os
+import signal
 import sys
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from ssl import SSLContext
 from typing import Any
 
 import pytest
-from httpx import create_ssl_context
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says more of the machine than of the code.
@@ -23,24 +24,39 @@ settings.load_profile("steady")
 # No directory can be made there, not even by root, so that a start which would write to ~/.puna fails.
 os.environ["PUNA_HOME"] = "/dev/null/a-test-gives-each-process-a-home"
 
-_verifying = cache(create_ssl_context)
+# A shell without job control has what it starts in the background ignore Ctrl-C, and all that starts from there.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# openai brings a client of its own.
+HTTP_CLIENTS = ("httpx", "httpx2")
 
 
-def _ssl_context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> SSLContext:
-    """Return one context for all clients of the process that verify with the same authorities.
+def _shared(make: Callable[..., SSLContext]) -> Callable[..., SSLContext]:
+    """Return a function that makes one context for all clients of the process that verify with the same authorities.
 
-    httpx reads 150 authorities for each client, in 30 ms of processor time, and each `httpx.get` makes a client: a wait
-    for an answer over HTTP would take most of a core from what it waits for.
+    `make` reads 150 authorities for each client, in 30 ms of processor time, and each `httpx.get` makes a client: a
+    wait for an answer over HTTP would take most of a core from what it waits for.
     """
-    if verify is True and cert is None and not {"SSL_CERT_FILE", "SSL_CERT_DIR"} & os.environ.keys():
-        return _verifying()
-    return create_ssl_context(verify, cert, trust_env)
+    made: dict[tuple[Any, ...], SSLContext] = {}
+
+    def create(verify: Any = True, cert: Any = None, trust_env: bool = True) -> SSLContext:
+        if verify is not True or cert is not None:
+            return make(verify, cert, trust_env)
+        authorities = (trust_env, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+        if authorities not in made:
+            made[authorities] = make(verify, cert, trust_env)
+        return made[authorities]
+
+    return create
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _authorities_are_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("httpx._transports.default.create_ssl_context", _ssl_context)
+        for name in HTTP_CLIENTS:
+            transports = import_module(f"{name}._transports.default")
+            patch.setattr(transports, "create_ssl_context", _shared(transports.create_ssl_context))
         yield
 
 
