@@ -8,7 +8,7 @@ import pytest
 from gateway.http.endpoint.router import ANY_METHOD
 from gateway.http.ollama.models import OLLAMA_VERSION
 from gateway.http.routes import make_routes
-from tests.integration.gateway.conftest import Cluster, StartCluster, eventually
+from tests.integration.gateway.conftest import Cluster, StartCluster, eventually, read_alone
 from tests.integration.gateway.scripted import MODEL_NAME, ScriptedRunner, scripted_model
 
 QUESTION: Any = [{"role": "user", "content": "What is Puna?"}]
@@ -79,7 +79,7 @@ async def test_health_and_readiness(start_cluster: StartCluster) -> None:
 
 async def test_metrics_count_requests_and_tokens_by_known_models_only(cluster: Cluster) -> None:
     before = await metrics_of(cluster)
-    await cluster.ollama.chat(model="demo", messages=QUESTION)
+    await read_alone(cluster.runner, cluster.ollama.chat(model="demo", messages=QUESTION, stream=True))
     for index in range(3):
         await cluster.http.post("/api/chat", json={"model": f"invented-{index}", "messages": QUESTION})
     after = await metrics_of(cluster)

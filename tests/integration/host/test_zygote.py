@@ -21,6 +21,7 @@ from runner.host.processes.spawning import spawn_runner
 from runner.host.processes.zygote import Zygote
 from tests.integration.host.node import environment_of, is_alive, pids_below, runners_of, running_node
 from tests.integration.runner.processes import Answer, collect, greedy
+from tests.open_files import open_files
 from tests.running_zygote import running_zygote
 from tests.waiting import next_look, until
 
@@ -78,6 +79,7 @@ async def serving(
     spawned = await spawn_runner(command, log_path=log, inherited=inherited, environment=environment)
     try:
         hello = json.loads(await spawned.hello(DEADLINE_S))
+        os.chown(directory, os.geteuid(), os.getegid())
         async with RunnerClient(hello["address"]) as client:
             yield Served(spawned.process, client, hello, log)
     finally:
@@ -87,10 +89,6 @@ async def serving(
 
 def words_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_bytes().decode().rstrip("\0").split("\0")
-
-
-def open_files(pid: int) -> set[str]:
-    return {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
 
 
 def children_of(pid: int) -> str:
@@ -153,7 +151,8 @@ async def test_a_forked_runner_shows_its_own_command_line_session_and_environmen
     async with serving(dense, tmp_path / "a", CUDA_VISIBLE_DEVICES="GPU-7") as first:
         pid = first.process.pid
         assert first.process.is_fork
-        assert words_of(pid)[1:6] == ["-m", "runner", "serve", "--model", str(dense)]
+        words = runner_command("serve", ["--model", str(dense)])[1:]
+        assert words_of(pid)[1 : 1 + len(words)] == words
         assert words_of(pid)[-2:] == ["--layout", LAYOUT]
         assert os.getsid(pid) == os.getpgid(pid) == pid
         assert "CUDA_VISIBLE_DEVICES" in environment_of(pid)
@@ -172,14 +171,14 @@ async def test_descriptors_pass_to_their_runner_and_to_no_other(zygote: Zygote, 
         serving(dense, tmp_path / "b", inherited=[take_lock(paths[1])]) as second,
     ):
         for served, path in zip((first, second), paths, strict=True):
-            own = open_files(served.process.pid)
+            own = set(open_files(served.process.pid))
             assert own & {str(one) for one in paths} == {str(path)}
             assert not {name for name in own if name.endswith(("zygote.log", "pidfd]"))}
         assert await first.exit_code(signal.SIGKILL) == -signal.SIGKILL
         os.close(take_lock(paths[0]))  # free again
         assert is_alive(second.process.pid)
     assert zygote.process is not None
-    assert not open_files(zygote.process.pid) & {str(one) for one in paths}
+    assert not {str(one) for one in paths}.intersection(open_files(zygote.process.pid))
 
 
 @pytest.mark.parametrize(

@@ -88,9 +88,9 @@ def test_lines_are_dropped_while_the_disk_is_full_and_written_again_once_it_is_n
         with log.open("wb") as file, talkative(file) as (_, say):
             say("a10")
             disk.fill()
-            wait_until(lambda: say("b10000") > 0, deadline_s=10, what="a line was dropped")
+            wait_until(lambda: say("b10000") > 0, deadline_s=60, what="a line was dropped")
             disk.free()
-            wait_until(lambda: say("c10") > 0 and b"lines_dropped" in log.read_bytes(), deadline_s=10, what="healed")
+            wait_until(lambda: say("c10") > 0 and b"lines_dropped" in log.read_bytes(), deadline_s=60, what="healed")
         rows = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
     assert {row["text"][0] for row in rows if row["event"] == "it.happened"} >= {"a", "c"}
     assert sum(row["lines"] for row in rows if row["event"] == "log.lines_dropped") > 0
