@@ -17,6 +17,8 @@ _NEWEST_SHARE = 0.25  # of the newest figure in what is expected of the next one
 REOPEN_SHARE = 0.8
 # Of a tier that nothing was read from yet: slow devices of their kind, so that a first try costs little.
 ASSUMED_BYTES_PER_S = {Tier.RAM: 2e9, Tier.DISK: 1e8, Tier.PEER: 1e8}
+STEP_DELAY_S = 0.003  # that a copy may add to a step; the bar is 5 ms
+SLICE_TOKENS_MIN = 32
 FIXED_S = 0.002  # a message to the host, a mapping, a call of the engine
 
 
@@ -39,6 +41,14 @@ class CopySpeed:
     def seconds(self, size_bytes: int) -> float:
         """Predict the time of a copy."""
         return size_bytes / self.bytes_per_s
+
+    def delays(self, size_bytes: int) -> bool:
+        """Return True if a copy takes longer than a step may wait for it."""
+        return self.seconds(size_bytes) > STEP_DELAY_S
+
+    def slice_tokens(self, token_bytes: float) -> int:
+        """Return how many inputs to copy between two steps; half the time is left for joining the slices."""
+        return max(SLICE_TOKENS_MIN, int(self.bytes_per_s * STEP_DELAY_S / token_bytes / 2))
 
 
 class RestoreGate:

@@ -146,6 +146,8 @@ class Loop(EngineLoop):
         else:
             self._synced_ns = 0
             self._tell()
+        if self._slots.copy_slice():
+            return True
         states = self.states
         if states is not None and states.work(running=bool(rows)):
             return True

@@ -3,6 +3,9 @@
 In a unified cache every token looks at the mask of every cell that is used, idle ones too: 10,000 idle cells made a
 step of a small model half as long again. Moving an idle prompt out and back costs a copy, computing it again far more.
 A windowed or recurrent memory is moved with its checkpoints, so that a shorter prefix of it can be taken as well.
+
+The slot is free at once. A large state is copied in slices between steps where the cache allows: until then a spare id
+of the context keeps its cells.
 """
 
 import time
@@ -17,8 +20,9 @@ from numpy.typing import NDArray
 from common.clock import NS_PER_S
 from common.telemetry.logs import get_logger
 from runner.core.sequence.batching import CallCost
-from runner.core.sequence.slots import SlotChoice, SlotView
+from runner.core.sequence.slots import SharedCells, SlotChoice, SlotView
 from runner.core.states.gate import CopySpeed
+from runner.core.states.slices import SliceJoiner, UnknownFormat
 from runner.engine.batched.checkpoint_store import CheckpointStore
 from runner.engine.batched.sequence import Sequence
 from runner.engine.contract.engine import ParkedPrefix
@@ -49,6 +53,17 @@ class ParkedPrompt:
     owner: Sequence | None = None  # paused; it needs all of it, so nothing else makes it go
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Copying:
+    """A state that is copied in slices."""
+
+    parked_id: int
+    spare_id: int  # has its cells
+    joiner: SliceJoiner
+    tokens: int
+    copied_tokens: int = 0
+
+
 class Guest(NamedTuple):
     """A state from outside, while a sequence is given its slot."""
 
@@ -69,6 +84,7 @@ class ParkingLot:
         *,
         bytes_max: int,
         recurrent: bool,
+        shared: SharedCells,
     ) -> None:
         """Share `bytes_max` with the checkpoints; 0 turns parking off. `recurrent`: the memory has such a state."""
         self._context = context
@@ -77,6 +93,8 @@ class ParkingLot:
         self._recurrent = recurrent
         self._copies = copies
         self._cost = cost
+        self._shared = shared
+        self._copying: list[_Copying] = []
         self._prompts: dict[int, ParkedPrompt] = {}
         self._next_id = context.slots  # ids of slots and of parked prompts never meet
         self.enabled = bytes_max > 0
@@ -110,7 +128,14 @@ class ParkingLot:
         return tuple(known[:TOLD_MAX])
 
     def park(
-        self, slot_id: int, inputs: list[int], *, sequence_id: int | None, salt: str = "", first_position: int = 0
+        self,
+        slot_id: int,
+        inputs: list[int],
+        *,
+        sequence_id: int | None,
+        salt: str = "",
+        first_position: int = 0,
+        slices: bool = False,
     ) -> bool:
         """Copy what a slot holds, and its checkpoints; False if that is too large or gains nothing.
 
@@ -120,16 +145,26 @@ class ParkingLot:
             sequence_id: whose prompt it begins with; None: no prompt's.
             salt: of its last request.
             first_position: the oldest one that the memory still has.
+            slices: its state can be copied in slices.
         """
         size_bytes = self._context.state_bytes(slot_id, StatePart.ALL)
         if size_bytes > self._bytes_max // 2:
             return False
         if self._recurrent and size_bytes == self._context.state_bytes(slot_id, StatePart.PARTIAL):
             return False  # no attention: idle slots cost the others nothing
-        return self._copy(slot_id, inputs, sequence_id=sequence_id, salt=salt, first_position=first_position)
+        return self._copy(
+            slot_id, inputs, sequence_id=sequence_id, salt=salt, first_position=first_position, slices=slices
+        )
 
     def hold(
-        self, slot_id: int, inputs: list[int], owner: Sequence, *, sequence_id: int | None, first_position: int
+        self,
+        slot_id: int,
+        inputs: list[int],
+        owner: Sequence,
+        *,
+        sequence_id: int | None,
+        first_position: int,
+        slices: bool,
     ) -> bool:
         """Copy what a slot holds for its sequence, which loses the slot, until `release`; else as `park`."""
         size_bytes = self._context.state_bytes(slot_id, StatePart.ALL)
@@ -139,7 +174,13 @@ class ParkingLot:
             return False
         salt = owner.request.cache_salt
         return self._copy(
-            slot_id, inputs, sequence_id=sequence_id, salt=salt, first_position=first_position, owner=owner
+            slot_id,
+            inputs,
+            sequence_id=sequence_id,
+            salt=salt,
+            first_position=first_position,
+            slices=slices,
+            owner=owner,
         )
 
     def release(self, owner: Sequence) -> None:
@@ -161,13 +202,16 @@ class ParkingLot:
         sequence_id: int | None,
         salt: str,
         first_position: int,
+        slices: bool,
         owner: Sequence | None = None,
     ) -> bool:
-        began_ns = time.monotonic_ns()
-        state = self._context.save(slot_id, StatePart.ALL)
-        if state.size == 0:
-            return False
-        self._see_copy(state.size, began_ns)
+        state = self._begin_slices(slot_id, len(inputs)) if slices else None
+        if state is None:
+            began_ns = time.monotonic_ns()
+            state = self._context.save(slot_id, StatePart.ALL)
+            if state.size == 0:
+                return False
+            self._see_copy(state.size, began_ns)
         # A conversation that went on replaces its own beginning.
         for known in list(self._prompts.values()):
             if known.owner is None and known.salt == salt and known.inputs == inputs[: len(known.inputs)]:
@@ -186,6 +230,55 @@ class ParkingLot:
         self.make_room()
         log.info("slot.parked", slot=slot_id, tokens=len(inputs), bytes=state.size)
         return True
+
+    def _begin_slices(self, slot_id: int, tokens: int) -> NDArray[np.uint8] | None:
+        """Keep the cells of a slot and return the array that its state is copied into; None: copy it at once."""
+        size = self._context.state_bytes(slot_id, StatePart.ALL)
+        used = {one.spare_id for one in self._copying}
+        spare_id = next((one for one in self._context.spare_ids if one not in used), None)
+        if spare_id is None or not self._copies.delays(size) or not self._context.is_finished(slot_id):
+            return None
+        self._context.copy(slot_id, spare_id, tokens)
+        self._shared.fork(slot_id, spare_id, tokens)
+        state = np.empty(size, np.uint8)
+        joiner = SliceJoiner(state, slot_id=slot_id, tokens=tokens)
+        self._copying.append(_Copying(parked_id=self._next_id, spare_id=spare_id, joiner=joiner, tokens=tokens))
+        return state
+
+    def copy_slice(self) -> bool:
+        """Copy a part of the oldest state whose slot is free already; False if there is none."""
+        if not self._copying:
+            return False
+        copying, began_ns = self._copying[0], time.monotonic_ns()
+        token_bytes = self._prompts[copying.parked_id].state.size / copying.tokens
+        start = copying.copied_tokens
+        stop = min(copying.tokens, start + self._copies.slice_tokens(token_bytes))
+        piece = self._context.save_slice(copying.spare_id, start, stop)
+        self._see_copy(piece.size, began_ns)
+        try:
+            copying.joiner.add(piece, stop - start)
+        except UnknownFormat as error:
+            log.warning("state.unknown_format", text=str(error))
+            self._context.gives_slices = False
+            for one in list(self._copying):
+                self._drop(one.parked_id)  # computed again when they are wanted
+            return True
+        copying.copied_tokens = stop
+        if copying.joiner.complete:
+            self._give_cells_up(copying)
+        return True
+
+    def finish(self) -> bool:
+        """Copy what is left of all states whose slots are free; False if there were none."""
+        had_some = bool(self._copying)
+        while self.copy_slice():
+            pass
+        return had_some
+
+    def _give_cells_up(self, copying: _Copying) -> None:
+        self._copying.remove(copying)
+        self._context.erase(copying.spare_id, 0)
+        self._shared.cut(copying.spare_id, 0)
 
     def admit(self, saved: SavedState, *, salt: str) -> Guest:
         """Take a state from outside as a source of a prefix, until it is dismissed."""
@@ -221,9 +314,11 @@ class ParkingLot:
         parked = self._prompts[choice.source_id]
         slot_id, tokens = choice.slot_id, choice.prefix_tokens
         whole = tokens == len(parked.inputs)
-        began_ns = time.monotonic_ns()
-        restored = self._context.restore(slot_id, parked.state, StatePart.ALL)
-        self._see_copy(parked.state.size, began_ns)
+        if any(copying.parked_id == parked.id for copying in self._copying):
+            self.finish()
+        restored = parked.id in self._prompts and self._restore(slot_id, parked)
+        if not restored and self.finish():  # which frees cells
+            restored = self._restore(slot_id, parked)
         if restored and choice.restores:
             restored = self._checkpoints.restore(slot_id, source_id=parked.id, tokens=tokens)
         if restored and (whole or self._context.erase(slot_id, stop)):
@@ -233,6 +328,12 @@ class ParkingLot:
             return True
         self._context.erase(slot_id, 0)
         return False
+
+    def _restore(self, slot_id: int, parked: ParkedPrompt) -> bool:
+        began_ns = time.monotonic_ns()
+        restored = self._context.restore(slot_id, parked.state, StatePart.ALL)
+        self._see_copy(parked.state.size, began_ns)
+        return restored
 
     def make_room(self) -> None:
         """Drop the oldest prompts until the rest fits beside the checkpoints."""
@@ -255,5 +356,7 @@ class ParkingLot:
         return sum(parked.state.size for parked in self._prompts.values() if not parked.is_guest)
 
     def _drop(self, parked_id: int) -> None:
+        for copying in [one for one in self._copying if one.parked_id == parked_id]:
+            self._give_cells_up(copying)
         del self._prompts[parked_id]
         self._checkpoints.cut(parked_id, 0)

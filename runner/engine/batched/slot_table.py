@@ -74,6 +74,7 @@ class SlotTable:
         parks = policy is SlotPolicy.BEST  # the other policy never copies a prefix
         self.checkpoints = CheckpointStore(context, bytes_max=0 if goes_back else copies_bytes_max)
         self.copies = CopySpeed()
+        self.shared = SharedCells()
         self._parking = ParkingLot(
             context,
             self.checkpoints,
@@ -81,11 +82,12 @@ class SlotTable:
             cost,
             bytes_max=copies_bytes_max if parks else 0,
             recurrent=not rules.erases_tail,
+            shared=self.shared,
         )
         self._context = context
         self._policy = policy
         self.rules = rules
-        self.shared = SharedCells()
+        self._goes_back = goes_back
         self._uses = 0
         self.has_parked = False  # since the last report of held prompts
         self.slots = [Slot(id=slot_id) for slot_id in range(context.slots)]
@@ -195,6 +197,7 @@ class SlotTable:
             sequence,
             sequence_id=None if slot.shifted else sequence.id,
             first_position=self.first_copied_position(slot),
+            slices=self.gives_slices(slot),
         ):
             return False
         sequence.inputs = slot.held + sequence.pending
@@ -206,9 +209,17 @@ class SlotTable:
         log.info("slot.paused", slot=slot.id, tokens=len(slot.held), band=sequence.request.band.name.lower())
         return True
 
-    @property
+    def gives_slices(self, slot: Slot) -> bool:
+        """Return True if the state of a slot can be copied in slices."""
+        return self._context.gives_slices and self._goes_back and not slot.excess
+
+    def copy_slice(self) -> bool:
+        """Copy a part of a state whose slot is free already; False if there is none."""
+        return self._parking.copy_slice()
+
     def paused(self) -> list[ParkedPrompt]:
-        """Return the copies of paused sequences."""
+        """Return the copies of paused sequences, whole."""
+        self._parking.finish()
         return self._parking.owned
 
     def release(self, sequence: Sequence) -> None:
@@ -301,7 +312,14 @@ class SlotTable:
             return False
         sequence_id = None if slot.shifted else slot.last_sequence_id
         first = self.first_copied_position(slot)
-        if self._parking.park(slot.id, slot.held, sequence_id=sequence_id, salt=slot.salt, first_position=first):
+        if self._parking.park(
+            slot.id,
+            slot.held,
+            sequence_id=sequence_id,
+            salt=slot.salt,
+            first_position=first,
+            slices=self.gives_slices(slot),
+        ):
             self.erase_tail(slot, 0)
             self.has_parked = True
         else:
@@ -331,10 +349,10 @@ class SlotTable:
         self._parking.make_room()
 
     def evict_oldest_idle(self) -> bool:
-        """Empty the idle slot used longest ago; False if no idle slot holds anything."""
+        """Empty the idle slot used longest ago, else what is kept only to be copied; False if nothing is idle."""
         idle = [slot for slot in self.slots if slot.sequence is None and slot.held]
         if not idle:
-            return False
+            return self._parking.finish()
         slot = min(idle, key=lambda candidate: candidate.last_used)
         _log_eviction(slot)
         self.erase_tail(slot, 0)

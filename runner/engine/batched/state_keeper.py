@@ -1,6 +1,6 @@
 """States of slots, saved outside this process and brought back. Used by the engine thread between steps.
 
-A state is copied at once where that takes no longer than `STEP_DELAY_S`, or while nothing is computed. In a cache that
+A state is copied at once where that delays no step too long, or while nothing is computed. In a cache that
 all slots share, larger ones are copied in slices between steps; elsewhere they wait until no sequence runs.
 """
 
@@ -25,8 +25,6 @@ from runner.engine.llama.context import Context, StatePart
 
 log = get_logger()
 
-STEP_DELAY_S = 0.003  # that a copy may add to a step; the bar is 5 ms
-_SLICE_TOKENS_MIN = 32
 _SLICES_WAITING_MAX = 4  # copied, and not yet joined by the store's thread
 # A running sequence is saved again when it has grown by so much: all copies together cost a few times the last one.
 _GROWTH_TOKENS_MIN = 1024
@@ -79,8 +77,6 @@ class StateKeeper:
         self._hosts = 0
         self._save: _Save | None = None
         self._copies = slots.copies
-        rules = slots.rules
-        self._gives_slices = context.gives_slices and rules.erases_tail and not rules.window_tokens
 
     # -- restore ------------------------------------------------------------------------------------------------------
 
@@ -157,7 +153,7 @@ class StateKeeper:
     def holds(self, slot: Slot) -> bool:
         """Return True if the state of an idle slot is about to be saved: what it holds stays until then."""
         being_saved = self._save is not None and self._save.slot is slot
-        return being_saved or (self._gives_slices and not slot.excess and self._wants(slot))
+        return being_saved or (self._slots.gives_slices(slot) and self._wants(slot))
 
     def work(self, *, running: bool) -> bool:
         """Copy a part of what is to be saved; False if nothing can be done now. `running`: steps are computed."""
@@ -173,7 +169,7 @@ class StateKeeper:
             self._give_up(save)
             return True
         if not save.sliced:
-            if running and self._copies.seconds(save.state_bytes) > STEP_DELAY_S:
+            if running and self._copies.delays(save.state_bytes):
                 return False
             self._copy_whole(save)
             return True
@@ -210,7 +206,7 @@ class StateKeeper:
 
     def _save_paused(self, deadline_s: float) -> None:
         """Save the copies of paused sequences, whose answers go on elsewhere, too."""
-        for parked in self._slots.paused:
+        for parked in self._slots.paused():
             owner = parked.owner
             assert owner is not None, "it is paused"
             checkpoints = self._slots.checkpoints.copies(parked.id)
@@ -280,8 +276,8 @@ class StateKeeper:
                 slot.saved_tokens = len(slot.held)
                 self._store.count("too_large")
                 continue
-            long = running and self._copies.seconds(size) > STEP_DELAY_S
-            if long and not (self._gives_slices and not slot.excess):
+            long = running and self._copies.delays(size)
+            if long and not self._slots.gives_slices(slot):
                 continue  # until nothing runs
             self._save = save = self._plan(slot, sliced=long)
             self._store.reserve(self._room(save), partial(self._when_reserved, save))
@@ -337,9 +333,7 @@ class StateKeeper:
 
     def _copy_slice(self, save: _Save) -> None:
         """Copy the next inputs; the store's thread moves them to their place."""
-        token_bytes = save.state_bytes / save.tokens
-        count = max(_SLICE_TOKENS_MIN, int(self._copies.bytes_per_s * STEP_DELAY_S / token_bytes / 2))
-        stop = min(save.tokens, save.copied_tokens + count)
+        stop = min(save.tokens, save.copied_tokens + self._copies.slice_tokens(save.state_bytes / save.tokens))
         began_ns = time.monotonic_ns()
         piece = self._context.save_slice(save.slot.id, save.copied_tokens, stop)
         self._copies.see(size_bytes=piece.size, seconds=(time.monotonic_ns() - began_ns) / NS_PER_S)
@@ -386,7 +380,7 @@ class StateKeeper:
     def _give_up(self, save: _Save) -> None:
         self._save = None
         if save.failed:
-            self._gives_slices = False  # another format than expected
+            self._context.gives_slices = False  # another format than expected
         if save.buffer is None:
             save.slot.saved_tokens = len(save.slot.held)  # no memory: not before it has changed
         else:

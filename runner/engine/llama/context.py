@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from runner.engine.bindings import library
 from runner.engine.llama.batch import Batch, RowBatch
 
-# Of sequences that llama.cpp's memory knows beside the slots; its largest number (LLAMA_MAX_SEQ is 256).
+# Of sequences that llama.cpp's memory knows beside the slots, up to LLAMA_MAX_SEQ - 1: the last one is for slices, the
+# others can hold cells that no slot has.
 _SLICE_ID = 255
 
 
@@ -59,7 +60,9 @@ class Context:
         self._rows: dict[int, NDArray[np.float32]] = {}
         self._memory = llama.llama_get_memory(pointer)
         self.shares_cells: bool = bool(parameters.kv_unified)
+        # Set to False where slices turn out to have another format than `runner.core.states.slices` knows.
         self.gives_slices: bool = self.shares_cells and self.slots <= _SLICE_ID
+        self.spare_ids = range(self.slots, _SLICE_ID if self.gives_slices else self.slots)
         # Slots whose cells llama.cpp copies or rotates only at the start of its next decode: moved cells already have
         # their new positions and still the old keys, so a state that is copied before is lost.
         self._unfinished: set[int] = set()
@@ -117,7 +120,10 @@ class Context:
         return erased
 
     def copy(self, source_id: int, target_id: int, stop: int) -> None:
-        """Let an empty slot use the cells [0, stop) of another one, or a copy of them where slots share none."""
+        """Let an empty slot use the cells [0, stop) of another one, or a copy of them where slots share none.
+
+        The target may be a spare id, whose cells stay when the slot gives them up, until they are erased there too.
+        """
         self._check(source_id)
         self._check(target_id)
         assert source_id != target_id, "copy onto itself"
@@ -129,6 +135,10 @@ class Context:
         library.sequence_copy(self._memory, source_id, target_id, -1, -1)
         self._unfinished |= {source_id, target_id}
         self.erase(target_id, stop)
+
+    def is_finished(self, slot_id: int) -> bool:
+        """Return False between a move or a copy of cells and the decode that finishes it."""
+        return slot_id not in self._unfinished
 
     def move(self, slot_id: int, start: int, stop: int, distance: int) -> None:
         """Renumber positions [start, stop) by `distance`."""
@@ -163,20 +173,20 @@ class Context:
     def save_into(self, slot_id: int, data: NDArray[np.uint8], part: StatePart) -> bool:
         """Copy a slot's state into an array of its size. False, as before the decode after a move: it was not taken."""
         self._check(slot_id)
-        if slot_id in self._unfinished:
+        if not self.is_finished(slot_id):
             return False
         copied = llama.llama_state_seq_get_data_ext(self.pointer, _bytes_of(data), data.size, slot_id, part)
         return bool(copied == data.size)
 
     def save_slice(self, slot_id: int, start: int, stop: int) -> NDArray[np.uint8]:
-        """Return the state of positions [start, stop) of a slot, in a cache that slots share.
+        """Return the state of positions [start, stop) of a slot or spare id, in a cache that slots share.
 
         The cells belong to one more sequence while they are copied. `runner.core.states.slices` joins slices; the
         engine itself takes none back, because its id is not a slot's.
         """
         self._check(slot_id)
         assert self.gives_slices, "llama.cpp would abort"
-        assert slot_id not in self._unfinished, "keys that are not rotated yet"
+        assert self.is_finished(slot_id), "keys that are not rotated yet"
         assert 0 <= start < stop, "positions"
         library.sequence_copy(self._memory, slot_id, _SLICE_ID, start, stop)
         size = llama.llama_state_seq_get_size_ext(self.pointer, _SLICE_ID, StatePart.ALL)
@@ -191,13 +201,13 @@ class Context:
         False, as before the decode after a move, leaves the slot without it.
         """
         self._check(slot_id)
-        if slot_id in self._unfinished:
+        if not self.is_finished(slot_id):
             return False
         read = llama.llama_state_seq_set_data_ext(self.pointer, _bytes_of(data), data.size, slot_id, part)
         return bool(read == data.size)
 
     def _check(self, slot_id: int) -> None:
-        assert 0 <= slot_id < self.slots, "slot id: llama.cpp would abort"
+        assert 0 <= slot_id < self.slots or slot_id in self.spare_ids, "slot id: llama.cpp would abort"
 
 
 def _bytes_of(data: NDArray[np.uint8]) -> Any:

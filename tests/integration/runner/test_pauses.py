@@ -20,7 +20,7 @@ from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.constraints import grammar
 from tests.integration.runner.harness import CACHES, DEADLINE_S, Answer, Harness, assert_equals_cold, running, stand_at
 from tests.integration.runner.pictures import image_file, picture
-from tests.integration.runner.test_saved_states import KINDS, ids
+from tests.integration.runner.test_saved_states import KINDS, ids, watch_slices
 from tools.model_zoo import build_pair
 
 SEEDED = Sampling(temperature=0.9, seed=7)
@@ -90,6 +90,57 @@ async def test_one_of_two_answers_that_share_a_prompt_is_paused(
         assert evaluated(engine) == 60 + 1 + 40, "the second one took the prompt of the first"
 
 
+Rows = Sequence[NDArray[np.float32]]
+
+
+def assert_equals_up_to_a_tie(answer: Answer, rows: Rows, other: Answer, other_rows: Rows) -> int:
+    """Compare logits up to the first token that differs; return its index.
+
+    Other cells, or others' cells among them, make sums run in another order, so a near tie may end otherwise. Up to
+    there both answers have equal inputs, and their logits are equal but for rounding.
+    """
+    assert len(answer.ids) == len(other.ids)
+    pairs = zip(answer.ids, other.ids, strict=True)
+    tie = next((index for index, (one, two) in enumerate(pairs) if one != two), len(other.ids) - 1)
+    for one, two in zip(rows[: tie + 1], other_rows, strict=False):
+        assert_equals_cold(one, two, tolerance=0.05)
+    return tie
+
+
+@pytest.mark.parametrize("begins_alike", [False, True])
+async def test_a_large_state_is_copied_in_slices_once_its_slot_serves_another(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, begins_alike: bool
+) -> None:
+    monkeypatch.setattr("runner.core.states.gate.STEP_DELAY_S", 1e-5)
+    low = ids(10, 700)
+    high = [*(low[:300] if begins_alike else []), *ids(12, 40)]
+    fields: dict[str, Any] = {"ignore_eos": True, "sampling": SEEDED}
+    async with running(zoo("dense"), slots=2, context=2048, flash_attention=FlashAttention.ON) as engine:
+        assert engine.shares_cells
+        alone = [
+            await engine.ask(low, max_tokens=60, cache_prompt=False, **fields),
+            await engine.ask(high, max_tokens=30, top_logprobs=0, **fields),
+        ]
+        sizes = watch_slices(engine)
+        # It keeps its slot and is not computed: the others have calls of one row, whose sums are those of before.
+        other = engine.open(ids(11, 50), max_tokens=5, ignore_eos=True)
+        engine.engine.pause(other.id, True)
+        before = evaluated(engine)
+        stream = engine.open(low, max_tokens=60, cache_prompt=False, band=Band.LOW, **fields)
+        said = sum(report.generated_tokens for report in engine.reports)
+        await engine.until(lambda: sum(report.generated_tokens for report in engine.reports) >= said + 20)
+        urgent = await engine.ask(high, max_tokens=30, top_logprobs=0, band=Band.HIGH, **fields)
+        paused = await engine.read(stream)
+        computed = evaluated(engine) - before
+        engine.streams.close(other)
+        before_rows, rows = engine.rows.values()
+    assert pauses(engine) == 1
+    assert len(sizes) > 4, "it was copied in slices"
+    assert paused.ids == alone[0].ids
+    assert assert_equals_up_to_a_tie(urgent, rows, alone[1], before_rows) > 5
+    assert computed == 700 + 40, "nothing was computed again, and a common beginning once"
+
+
 async def test_an_answer_about_an_image_is_paused(tmp_path: Path) -> None:
     model, projector = build_pair("vision", tmp_path)
     async with running(model, projector=projector, slots=1, context=1024) as engine:
@@ -118,10 +169,9 @@ async def paused_at(engine: Harness, call: int, prompt: list[int], **fields: Any
 
 @pytest.mark.parametrize("call", [40, 100], ids=["shifted once", "shifted twice"])
 async def test_an_answer_whose_context_was_shifted_is_paused(zoo: Zoo, call: int) -> None:
-    """A restored copy has no gap in its cells, so sums may run in another order, and a near tie may end otherwise.
+    """A restored copy has no gap in its cells.
 
-    Up to there both answers have equal inputs, so their logits are equal but for rounding. Keys that a copy took
-    before the shift had rotated them would change the logits by more than their own size.
+    Keys that a copy took before the shift had rotated them would change the logits by more than their own size.
     """
     fields: dict[str, Any] = {"max_tokens": 110, "ignore_eos": True, "cache_prompt": False, "top_logprobs": 0}
     async with running(zoo("dense"), slots=1, context=128) as engine:
@@ -132,12 +182,8 @@ async def test_an_answer_whose_context_was_shifted_is_paused(zoo: Zoo, call: int
         answer = await paused_at(engine, call, ids(6, 100), **fields)
         assert evaluated(engine) - before == 100 + 40, "nothing was computed again"
         paused = max(engine.rows.values(), key=len)
-    assert len(answer.ids) == len(alone.ids) == 110
-    pairs = zip(answer.ids, alone.ids, strict=True)
-    tie = next((index for index, (one, other) in enumerate(pairs) if one != other), len(alone.ids) - 1)
-    assert tie >= call, "before the pause nothing differs"
-    for one, other in zip(paused[: tie + 1], unpaused, strict=False):
-        assert_equals_cold(one, other, tolerance=0.05)
+    assert len(alone.ids) == 110
+    assert assert_equals_up_to_a_tie(answer, paused, alone, unpaused) >= call, "before the pause nothing differs"
 
 
 async def test_a_state_is_copied_only_once_llama_cpp_has_rotated_its_keys(zoo: Zoo) -> None:

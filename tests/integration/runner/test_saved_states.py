@@ -142,7 +142,7 @@ async def test_a_state_is_saved_when_the_engine_stops_while_room_is_made_for_it(
 async def test_large_states_are_copied_in_slices_while_others_decode(
     zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.engine.batched.state_keeper.STEP_DELAY_S", 1e-5)
+    monkeypatch.setattr("runner.core.states.gate.STEP_DELAY_S", 1e-5)
     states = open_node(tmp_path)
     options: dict[str, Any] = {"slots": 2, "context": 2048, "flash_attention": FlashAttention.ON}
     prompt = ids(7, 1000)
@@ -165,7 +165,7 @@ async def test_large_states_are_copied_in_slices_while_others_decode(
 async def test_a_slot_that_changes_while_it_is_copied_is_not_saved(
     zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.engine.batched.state_keeper.STEP_DELAY_S", 1e-5)
+    monkeypatch.setattr("runner.core.states.gate.STEP_DELAY_S", 1e-5)
     states = open_node(tmp_path)
     async with connected(
         states, tmp_path, zoo("dense"), slots=2, context=2048, flash_attention=FlashAttention.ON

@@ -1,5 +1,6 @@
 """A context without llama.cpp: cells are counted, the next token is a function of the last one."""
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,18 @@ from runner.engine.llama.context import DecodeResult, StatePart
 from runner.engine.media.media_encoder import EncodingJob
 from runner.engine.media.media_store import MediaStore
 from runner.engine.threads.spinning import ComputeThreads
+from tests.unit.runner.state_bytes import positions_in, state_of
 
 VOCABULARY = 64
-STATE_BYTES = 8  # of each position
 
 
 class SimulatedContext:
     """Behaves like `runner.engine.llama.context.Context` towards the loop."""
 
-    def __init__(self, *, cells: int, slots: int, batch_tokens: int = 32) -> None:
+    def __init__(self, *, cells: int, slots: int, batch_tokens: int = 32, gives_slices: bool = False) -> None:
+        self.gives_slices = gives_slices
+        self.spare_ids = range(slots, 255 if gives_slices else slots)
+        self.slices = 0  # that were copied
         self.cells = cells
         self.slots = slots
         self.batch_tokens = batch_tokens
@@ -43,13 +47,14 @@ class SimulatedContext:
         self.whole_calls: list[int] = []  # of those, the ones whose inputs all see each other
         self.calls: list[list[tuple[int, int, int]]] = []  # (slot, position, token) of each successful call
         self.refused = 0
-        self._held: list[dict[int, int]] = [{} for _ in range(slots)]  # position -> cell
+        # Of each slot or spare id: position -> cell.
+        self._held: dict[int, dict[int, int]] = defaultdict(dict)
         self._next_cell = 0
         self._rows: dict[int, NDArray[np.float32]] = {}
 
     @property
     def cells_used(self) -> int:
-        return len({cell for held in self._held for cell in held.values()})
+        return len({cell for held in self._held.values() for cell in held.values()})
 
     def set_causal(self, causal: bool) -> None:
         self.causal = causal
@@ -95,15 +100,23 @@ class SimulatedContext:
         assert not self._held[target_id]
         self._held[target_id] = {at: cell for at, cell in self._held[source_id].items() if at < stop}
 
-    def state_bytes(self, slot_id: int, _: StatePart) -> int:
-        return STATE_BYTES * len(self._held[slot_id])
+    def is_finished(self, _: int) -> bool:
+        return True
+
+    def state_bytes(self, slot_id: int, part: StatePart) -> int:
+        return self.save(slot_id, part).size
 
     def save(self, slot_id: int, _: StatePart) -> NDArray[np.uint8]:
-        return np.array(sorted(self._held[slot_id]), np.int64).view(np.uint8)
+        return state_of(sorted(self._held[slot_id]))
+
+    def save_slice(self, slot_id: int, start: int, stop: int) -> NDArray[np.uint8]:
+        assert self.gives_slices
+        self.slices += 1
+        return state_of([at for at in sorted(self._held[slot_id]) if start <= at < stop], slot=255)
 
     def restore(self, slot_id: int, data: NDArray[np.uint8], _: StatePart) -> bool:
         assert not self._held[slot_id], "states go into empty slots"
-        positions = data.view(np.int64).tolist()
+        positions = positions_in(data)
         if self.cells_used + len(positions) > self.cells:
             return False
         self._held[slot_id] = {at: self._next_cell + index for index, at in enumerate(positions)}
@@ -113,7 +126,7 @@ class SimulatedContext:
     def move(self, slot_id: int, start: int, stop: int, distance: int) -> None:
         held = self._held[slot_id]
         moved = {cell for at, cell in held.items() if start <= at < stop}
-        for other, cells in enumerate(self._held):
+        for other, cells in self._held.items():
             assert other == slot_id or not moved & set(cells.values()), "shared cells were moved"
         self._held[slot_id] = {at + distance if start <= at < stop else at: cell for at, cell in held.items()}
 
@@ -176,15 +189,20 @@ class Simulation:
         rules: MemoryRules | None = None,
         whole_images: bool = False,
         copies_bytes_max: int = 0,
+        slices: bool = False,
         **options: Any,
     ) -> None:
-        self.context = SimulatedContext(cells=cells, slots=slots, batch_tokens=batch_tokens)
+        """`slices`: states are copied by four inputs at a time."""
+        self.context = SimulatedContext(cells=cells, slots=slots, batch_tokens=batch_tokens, gives_slices=slices)
         self.slot_tokens = slot_tokens or cells // slots
         self.recorder = Recorder()
         context: Any = self.context
         self.table = SlotTable(
             context, policy=SlotPolicy.BEST, rules=rules or MemoryRules(), copies_bytes_max=copies_bytes_max
         )
+        if slices:
+            copies: Any = self.table.copies
+            copies.delays, copies.slice_tokens = lambda _: True, lambda _: 4
         listener: Any = self.recorder
         self.jobs: list[EncodingJob] = []  # images that somebody has to encode
         self.store = MediaStore(self.jobs.append)

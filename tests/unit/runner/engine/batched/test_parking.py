@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 
 from runner.core.sequence.batching import UNKNOWN_COST, CallCost
+from runner.core.sequence.slots import SharedCells
 from runner.core.states.gate import CopySpeed
 from runner.engine.batched.checkpoint_store import CheckpointStore
 from runner.engine.batched.parking import WORTH_TOKENS_MIN, ParkingLot
 from tests.unit.runner.simulated_context import SimulatedContext
+from tests.unit.runner.state_bytes import state_of
 
 
 @pytest.mark.parametrize(
@@ -21,10 +23,16 @@ def test_a_prefix_is_brought_back_from_where_computing_it_takes_longer(cost: Cal
     context._held[0] = {position: position for position in range(100)}
     copies = CopySpeed()
     lot = ParkingLot(
-        context, CheckpointStore(context, bytes_max=0), copies, lambda: cost, bytes_max=2**20, recurrent=False
+        context,
+        CheckpointStore(context, bytes_max=0),
+        copies,
+        lambda: cost,
+        bytes_max=2**20,
+        recurrent=False,
+        shared=SharedCells(),
     )
     assert lot.park(0, [1] * 100, sequence_id=1)
-    copies.bytes_per_s = 100 * 8.0  # the copy takes a second
+    copies.bytes_per_s = state_of(range(100)).size  # the copy takes a second
     (view,) = lot.views()
     assert view.worth_tokens == worth
     assert lot.holders[0].restore_s == pytest.approx(1.0)

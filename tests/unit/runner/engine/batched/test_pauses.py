@@ -1,6 +1,7 @@
 """Pauses in the engine's loop, over a simulated context: nothing is lost, and nothing is computed twice."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,13 +12,17 @@ from common.spec.bands import Band
 from runner.core.sequence.preemption import AGE_S
 from runner.engine.contract.engine import Freed, Paused, SequenceTimes
 from tests.unit.runner.engine.batched.test_loop import following
-from tests.unit.runner.simulated_context import STATE_BYTES, Simulation
+from tests.unit.runner.simulated_context import Simulation
+from tests.unit.runner.state_bytes import state_of
 
 ROOM = 1 << 20
 
 
-def simulated(*, slots: int = 2, cells: int = 512, copies_bytes_max: int = ROOM, slot_tokens: int = 256) -> Simulation:
-    return Simulation(slots=slots, cells=cells, slot_tokens=slot_tokens, copies_bytes_max=copies_bytes_max)
+SLICES = pytest.mark.parametrize("slices", [False, True], ids=["at once", "in slices"])
+
+
+def simulated(*, slots: int = 2, cells: int = 512, slot_tokens: int = 256, **options: Any) -> Simulation:
+    return Simulation(slots=slots, cells=cells, slot_tokens=slot_tokens, **{"copies_bytes_max": ROOM, **options})
 
 
 def turns(simulation: Simulation, count: int) -> None:
@@ -41,9 +46,10 @@ def times_of(simulation: Simulation, sequence_id: int) -> SequenceTimes:
     return times
 
 
+@SLICES
 @pytest.mark.behaviour("B-155")
-def test_a_higher_band_takes_the_slot_of_a_lower_one_which_goes_on_where_it_was() -> None:
-    simulation = simulated()
+def test_a_higher_band_takes_the_slot_of_a_lower_one_which_goes_on_where_it_was(slices: bool) -> None:
+    simulation = simulated(slices=slices)
     low = simulation.submit([1] * 20, max_tokens=12, band=Band.LOW)
     normal = simulation.submit([2] * 20, max_tokens=12)
     turns(simulation, 4)
@@ -61,8 +67,9 @@ def test_a_higher_band_takes_the_slot_of_a_lower_one_which_goes_on_where_it_was(
     assert times_of(simulation, low).queue_ns > 0
 
 
-def test_a_prompt_that_is_paused_goes_on_from_what_was_evaluated() -> None:
-    simulation = simulated(slots=1)
+@SLICES
+def test_a_prompt_that_is_paused_goes_on_from_what_was_evaluated(slices: bool) -> None:
+    simulation = simulated(slots=1, slices=slices)
     low = simulation.submit(list(range(1, 60)) * 2, max_tokens=3, band=Band.LOW)
     turns(simulation, 2)  # 64 of 118 inputs
     simulation.submit([5] * 40, max_tokens=2, band=Band.HIGH)
@@ -86,7 +93,7 @@ def test_bands_that_are_not_lower_keep_their_slots() -> None:
 
 
 def test_a_state_that_is_too_large_for_host_ram_keeps_its_slot() -> None:
-    simulation = simulated(copies_bytes_max=STATE_BYTES * 40)
+    simulation = simulated(copies_bytes_max=state_of(range(40)).size)
     large = simulation.submit([1] * 50, max_tokens=40, band=Band.LOW)
     small = simulation.submit([2] * 20, max_tokens=10, band=Band.NORMAL)
     turns(simulation, 4)
@@ -100,8 +107,9 @@ def test_a_state_that_is_too_large_for_host_ram_keeps_its_slot() -> None:
     assert simulation.recorder.tokens(large) == following(1, 40)
 
 
-def test_a_paused_sequence_may_be_cancelled_or_cut() -> None:
-    simulation = simulated(slots=1)
+@SLICES
+def test_a_paused_sequence_may_be_cancelled_or_cut(slices: bool) -> None:
+    simulation = simulated(slots=1, slices=slices)
     for end in (simulation.loop.cancel, lambda one: simulation.loop.cut(one, 1)):
         low = simulation.submit([1] * 20, max_tokens=50, band=Band.LOW)
         turns(simulation, 3)
@@ -146,8 +154,9 @@ def test_an_old_answer_is_no_longer_paused() -> None:
     assert (paused(simulation), ended) == ([], [low, high])
 
 
-def test_when_cells_run_out_a_sequence_is_paused_instead_of_refused() -> None:
-    simulation = simulated(slots=2, cells=40, slot_tokens=40)
+@SLICES
+def test_when_cells_run_out_a_sequence_is_paused_instead_of_refused(slices: bool) -> None:
+    simulation = simulated(slots=2, cells=40, slot_tokens=40, slices=slices)
     first = simulation.submit([1] * 10, max_tokens=25)
     second = simulation.submit([2] * 10, max_tokens=25)
     simulation.run()
@@ -156,6 +165,40 @@ def test_when_cells_run_out_a_sequence_is_paused_instead_of_refused() -> None:
     assert simulation.recorder.tokens(first) == following(1, 25)
     assert simulation.recorder.tokens(second) == following(2, 25)
     assert evaluated(simulation) == 20 + 24 + 24
+
+
+def test_a_slot_is_free_at_once_and_its_state_is_copied_between_the_steps_of_others() -> None:
+    simulation = simulated(slots=1, slices=True)
+    low = simulation.submit([1] * 60, max_tokens=20, band=Band.LOW)
+    turns(simulation, 6)
+    before = evaluated(simulation)
+    simulation.submit([2] * 5, max_tokens=10, band=Band.HIGH)
+    simulation.turn()
+    assert (paused(simulation), simulation.context.slices) == ([low], 1)
+    assert evaluated(simulation) == before + 5, "the prompt does not wait for the copy"
+    turns(simulation, 3)
+    assert (simulation.context.slices, evaluated(simulation)) == (4, before + 8)
+    simulation.run()
+    assert simulation.recorder.tokens(low) == following(1, 20)
+    assert evaluated(simulation) == 60 + 19 + 5 + 9
+
+
+def test_a_state_of_an_unknown_format_is_computed_again_and_later_ones_are_copied_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    simulation = simulated(slots=1, slices=True)
+    monkeypatch.setattr(simulation.context, "save_slice", lambda *_: state_of(range(4), ids=2))
+    for count in (1, 2):
+        before = evaluated(simulation)
+        low = simulation.submit([count] * 40, max_tokens=20, band=Band.LOW, cache_prompt=False)
+        turns(simulation, 6)
+        held = evaluated(simulation) - before
+        simulation.submit([3] * 5, max_tokens=2, band=Band.HIGH, cache_prompt=False)
+        simulation.run()
+        assert simulation.recorder.tokens(low) == following(count, 20)
+        assert evaluated(simulation) - before == 40 + 19 + 5 + 1 + (held if count == 1 else 0)
+    assert len(paused(simulation)) == 2
+    assert not simulation.context._held[simulation.context.spare_ids[0]]
 
 
 def test_without_room_for_states_cells_that_run_out_end_a_sequence() -> None:
@@ -174,12 +217,13 @@ def test_without_room_for_states_cells_that_run_out_end_a_sequence() -> None:
     ),
     st.integers(1, 3),
     st.sampled_from((64, 512)),
+    st.booleans(),
 )
 def test_no_history_loses_a_token_or_computes_one_twice(
-    requests: list[tuple[Band, int, int, int]], slots: int, cells: int
+    requests: list[tuple[Band, int, int, int]], slots: int, cells: int, slices: bool
 ) -> None:
     """Requests of (band, prompt, answer, turns since the last)."""
-    simulation = simulated(slots=slots, cells=cells, slot_tokens=64)
+    simulation = simulated(slots=slots, cells=cells, slot_tokens=64, slices=slices)
     answers = {}
     for number, (band, prompt, answer, after) in enumerate(requests):
         turns(simulation, after)
@@ -195,3 +239,4 @@ def test_no_history_loses_a_token_or_computes_one_twice(
     assert returns == len(paused(simulation))
     assert all(count == 1 for count in Counter(simulation.recorder.freed).values())
     assert simulation.table._parking.views() == []
+    assert not any(simulation.context._held[spare_id] for spare_id in simulation.context.spare_ids)
