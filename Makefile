@@ -72,7 +72,7 @@ e2e-ops: setup ## what operators use: Prometheus, compose, Kubernetes, page, doc
 check: protos lint types imports unit integration ## everything that must be green before a commit
 
 test: setup ## every test, the storm for a whole minute (TEST_STORM_S)
-	TEST_STORM_S=60 $(PYTEST) $(TESTS)
+	TEST_STORM_S=$${TEST_STORM_S:-60} $(PYTEST) $(TESTS)
 
 attack: setup ## attack a cluster of two machines and the project of compose, as docs/security.md lists it (as root; ATTACK="--before COMMIT --out FILE")
 	$(BIN)/python -m tests.attack $(ATTACK)
