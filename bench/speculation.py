@@ -78,12 +78,13 @@ async def tokens_per_s(harness: Harness, case: Case, *, tokens: int, speculates:
     return case.streams * tokens / (time.perf_counter() - began_s), answers[0].ids
 
 
-async def measure(model: Path, cases: Sequence[Case], *, rounds: int, tokens: int, threads: int) -> None:
-    """Print the verdict on the median ratio of each case, and the ratios."""
+async def measure(model: Path, cases: Sequence[Case], *, rounds: int, tokens_of_one: int, threads: int) -> None:
+    """Print the verdict on the median ratio of each case, and the ratios. Of several streams each has a quarter."""
     oracles = Oracles()
     async with running(model, slots=16, context=1024, threads=threads, drafters=oracles, verify=False) as harness:
         for case in cases:
             oracles.answer = ()
+            tokens = max(1, tokens_of_one // (1 if case.streams == 1 else 4))
             _, truth = await tokens_per_s(harness, case, tokens=tokens, speculates=True)  # to warm up, too
             if case.share is not None:
                 oracles.answer, oracles.share = truth, case.share
@@ -115,7 +116,7 @@ def main() -> int:
         print(f"skipped: {missing}")
         return 0
     cases = [case for case in CASES if options.only in case.name and options.streams in (None, case.streams)]
-    asyncio.run(measure(model, cases, rounds=options.rounds, tokens=options.tokens, threads=options.threads))
+    asyncio.run(measure(model, cases, rounds=options.rounds, tokens_of_one=options.tokens, threads=options.threads))
     return 0
 
 

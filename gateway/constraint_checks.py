@@ -7,7 +7,6 @@ parse it again.
 
 import asyncio
 import hashlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +21,6 @@ from common.telemetry.logs import get_logger
 from common.tenant_cache import TenantCache
 from gateway import metrics
 from gateway.core.request.constraint import Constraint
-from gateway.core.request.schema_limits import check_schema
 
 log = get_logger()
 
@@ -37,9 +35,9 @@ QUICK_BYTES_MAX = 32 * 1024
 # CPU time of the start of a worker, which replaces one that was ended.
 START_CPU_S = 0.25
 # CPU time that a sender may owe: above the first it uses the slow worker, above the second it is refused.
-QUICK_DEBT_S_MAX, DEBT_S_MAX = 0.25, 4.0
+QUICK_DEBT_S_MAX, DEBT_S_MAX = 0.25, 1.0
 # Share of a core that a sender's compilations may have in the long run, at gateway and runner together.
-CORE_SHARE = 0.25
+CORE_SHARE = 0.05
 # Of the slow worker: answers come first. With more, a busy machine would leave it nothing.
 _SLOW_NICENESS = 10
 _DEBTORS_MAX = 1024
@@ -127,7 +125,7 @@ class ConstraintChecks:
         passed = self._known(sender, key)
         if passed is None:
             try:
-                passed = await self._compile(sender, key, frame, constraint.json_schema)
+                passed = await self._compile(sender, key, frame)
             except TimeoutError as error:
                 raise QueueFull(_BUSY, retry_after_s=1.0) from error
         return replace(constraint, lark=passed.lark, is_slow=passed.is_slow)
@@ -147,7 +145,7 @@ class ConstraintChecks:
             raise InvalidRequest(refusal.message, param=refusal.param)
         return self._passed.get(sender, key)
 
-    async def _compile(self, sender: str, key: bytes, frame: bytes, schema: str) -> _Passed:
+    async def _compile(self, sender: str, key: bytes, frame: bytes) -> _Passed:
         attempts = (
             (self._quick, QUICK_DEBT_S_MAX, QUICK_CPU_S_MAX),
             (self._slow, DEBT_S_MAX, SLOW_CPU_S_MAX),
@@ -162,7 +160,7 @@ class ConstraintChecks:
                 if self._debts.of(sender) > debt_s_max:
                     continue
                 try:
-                    answer = _beyond_limits(schema) or orjson.loads(await worker.ask(frame))
+                    answer = orjson.loads(await worker.ask(frame))
                 except asyncio.CancelledError:
                     self._debts.add(sender, cpu_s_max + START_CPU_S)
                     raise
@@ -190,17 +188,6 @@ class ConstraintChecks:
         passed = _Passed(answer["lark"], cpu_s >= SLOW_S)
         self._passed.put(sender, key, passed)
         return passed
-
-
-def _beyond_limits(schema: str) -> dict[str, Any] | None:
-    """Hold a schema to the limits: not before its sender has a turn, as it takes milliseconds of the event loop."""
-    began_s = time.thread_time()
-    try:
-        if schema:
-            check_schema(orjson.loads(schema), "json_schema")
-    except InvalidRequest as error:
-        return {"error": error.message, "param": "json_schema", "cpu_s": time.thread_time() - began_s}
-    return None
 
 
 def _too_slow(frame: bytes) -> dict[str, Any]:

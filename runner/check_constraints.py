@@ -17,6 +17,7 @@ from llguidance import LLMatcher
 
 from common.errors import InvalidRequest
 from common.sandbox.worker_process import serve_frames
+from common.spec.schema_limits import check_schema
 from runner.core.grammar.constraint_text import LARK_BYTES_MAX, ConstraintText, lark_text
 from runner.core.grammar.token_tree import TokenTree, compile_grammar, error_text
 
@@ -37,6 +38,8 @@ def check(constraint: dict[str, Any]) -> dict[str, Any]:
         lenient=frozenset(constraint["lenient"]),
     )
     try:
+        if key.kind == "json_schema":
+            check_schema(json.loads(key.text), key.kind)
         found: dict[str, Any] = {"lark": _checked(key)}
     except InvalidRequest as error:
         found = {"error": error.message, "param": error.param}

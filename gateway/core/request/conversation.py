@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.errors import InvalidRequest
+from common.spec.schema_limits import check_schema
 from gateway.core.request.answers import Chat, Message
-from gateway.core.request.schema_limits import check_schema
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
 MESSAGES_MAX = 2048

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from common.errors import InvalidRequest
+from common.spec.schema_limits import PATTERN_LENGTH_MAX, check_schema
 from gateway.core.request.portable_patterns import ANY_BUT_LINE_END, NotRegular, check_loop, portable, unanchored
-from gateway.core.request.schema_limits import PATTERN_LENGTH_MAX, check_schema
 
 _DEFINITION_LENGTH_MAX = 16_384
 _RULES_MAX = 256

@@ -2,7 +2,7 @@
 
 import re
 
-from gateway.core.request.schema_limits import PATTERN_LENGTH_MAX
+from common.spec.schema_limits import PATTERN_LENGTH_MAX
 
 ANY_BUT_LINE_END = "[^\\n]"
 _CLASSES = "dDwWsS"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from common.errors import InvalidRequest
-from gateway.core.request.schema_limits import check_schema
+from common.spec.schema_limits import check_schema
 from gateway.http.anthropic.bodies import AnthropicTool
 from gateway.http.anthropic.tools import OfferedTools, offered_tools
 
