@@ -247,6 +247,9 @@ class ParkingLot:
 
     def copy_slice(self) -> bool:
         """Copy a part of the oldest state whose slot is free already; False if there is none."""
+        if not self._context.gives_slices:  # their format has turned out to be another one
+            for one in list(self._copying):
+                self._drop(one.parked_id)  # computed again when they are wanted
         if not self._copying:
             return False
         copying, began_ns = self._copying[0], time.monotonic_ns()
@@ -260,9 +263,7 @@ class ParkingLot:
         except UnknownFormat as error:
             log.warning("state.unknown_format", text=str(error))
             self._context.gives_slices = False
-            for one in list(self._copying):
-                self._drop(one.parked_id)  # computed again when they are wanted
-            return True
+            return self.copy_slice()
         copying.copied_tokens = stop
         if copying.joiner.complete:
             self._give_cells_up(copying)

@@ -165,7 +165,8 @@ class StateKeeper:
             return self._begin(running=running)
         if save.buffer is None and not save.cancelled:
             return False  # the store is still making room
-        if save.cancelled or save.failed or (save.sliced and save.slot.kept_tokens < save.tokens):
+        is_whole = save.slot.kept_tokens >= save.tokens and self._context.gives_slices
+        if save.cancelled or save.failed or (save.sliced and not is_whole):
             self._give_up(save)
             return True
         if not save.sliced:

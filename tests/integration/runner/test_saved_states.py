@@ -162,6 +162,28 @@ async def test_large_states_are_copied_in_slices_while_others_decode(
     await states.close()
 
 
+async def test_slices_of_an_unknown_format_are_given_up_and_the_state_is_saved_whole(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.core.states.gate.STEP_DELAY_S", 1e-5)
+    states = open_node(tmp_path)
+    options: dict[str, Any] = {"slots": 2, "context": 2048, "flash_attention": FlashAttention.ON}
+    prompt = ids(7, 1000)
+    async with connected(states, tmp_path, zoo("dense"), **options) as engine:
+        assert engine.engine._loop is not None
+        context = engine.engine._loop._context
+        context.save_slice = lambda *_: np.zeros(64, np.uint8)  # type: ignore[method-assign]
+        other = engine.open(ids(8, 50), max_tokens=1500, ignore_eos=True)
+        await engine.ask(prompt, max_tokens=4, ignore_eos=True)
+        await until(lambda: not context.gives_slices, what="the format is noticed")
+        engine.streams.close(other)
+        await engine.idle()
+        await saved(states)
+    async with connected(states, tmp_path, zoo("dense"), **options) as engine:
+        assert (await engine.ask(prompt, max_tokens=4, ignore_eos=True)).cached_tokens == 999
+    await states.close()
+
+
 async def test_a_slot_that_changes_while_it_is_copied_is_not_saved(
     zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
