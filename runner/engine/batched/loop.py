@@ -275,6 +275,7 @@ class Loop(EngineLoop):
             report.paused_s += (now_ns - sequence.waiting_ns) / NS_PER_S
         sequence.stamp_slot(now_ns=now_ns, sampling_ns=self._sampling_ns)
         reuse = sequence.request.cache_prompt or sequence.pauses > 0
+        self._slots.park_one()  # what was not moved yet would be lost if this one takes its slot
         self._slots.take(sequence, reuse=reuse, saved=sequence.saved_state)
         if self.states is not None:
             self.states.restored(sequence)

@@ -1,5 +1,6 @@
 """Parked prompts against computing them again, by measured speeds."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from runner.core.sequence.slots import SharedCells
 from runner.core.states.gate import CopySpeed
 from runner.engine.batched.checkpoint_store import CheckpointStore
 from runner.engine.batched.parking import WORTH_TOKENS_MIN, ParkingLot
-from tests.unit.runner.simulated_context import SimulatedContext
+from runner.engine.contract.engine import Freed
+from tests.unit.runner.simulated_context import SimulatedContext, Simulation
 from tests.unit.runner.state_bytes import state_of
 
 
@@ -36,3 +38,19 @@ def test_a_prefix_is_brought_back_from_where_computing_it_takes_longer(cost: Cal
     (view,) = lot.views()
     assert view.worth_tokens == worth
     assert lot.holders[0].restore_s == pytest.approx(1.0)
+
+
+def test_a_prompt_is_parked_before_another_takes_its_slot() -> None:
+    """Saves of states come before parking while nothing is computed, and the next prompt may come before both."""
+    simulation = Simulation(slots=2, cells=4096, slot_tokens=2048, batch_tokens=512, copies_bytes_max=2**20)
+    saving: Any = SimpleNamespace(
+        work=lambda **_: True, awaits=lambda _: False, restored=lambda _: None, holds=lambda _: True
+    )
+    simulation.loop.states = saving
+    for tokens in (1, 2, 3, 1):
+        count = 10 if tokens == 3 else 700
+        simulation.submit([tokens] * count, max_tokens=2)
+        for _ in range(6):
+            simulation.turn()
+    ends = [one for one in simulation.recorder.outcomes if isinstance(one, Freed)]
+    assert [one.times.cached_tokens for one in ends if one.times] == [0, 0, 0, 699]
