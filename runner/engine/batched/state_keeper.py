@@ -1,7 +1,7 @@
 """States of slots, saved outside this process and brought back. Used by the engine thread between steps.
 
-A state is copied at once where that delays no step too long, or while nothing is computed. In a cache that
-all slots share, larger ones are copied in slices between steps; elsewhere they wait until no sequence runs.
+A state is copied at once where that delays no step too long, or while nothing is computed. In a cache that all slots
+share, larger ones are copied in slices between steps; elsewhere they wait until no sequence runs.
 """
 
 import queue

@@ -65,6 +65,20 @@ async def check_for(sender: str, checks: ConstraintChecks, constraint: Constrain
     return await checks.check(constraint)
 
 
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [('{"type": ', "is not JSON"), ("[" * 50 + "]" * 50, "nested deeper than 32"), ("3", "is not an object")],
+)
+async def test_a_schema_that_is_none_is_refused_with_its_reason(
+    checks: ConstraintChecks, text: str, refusal: str
+) -> None:
+    """A gRPC client sends a text, which no gateway has parsed."""
+    before = killed()
+    with pytest.raises(InvalidRequest, match=refusal):
+        await checks.check(Constraint(json_schema=text))
+    assert killed() == before
+
+
 async def test_a_constraint_that_takes_too_long_is_ended_and_refused_to_its_tenant_for_a_minute(
     checks: ConstraintChecks, clock: SetClock
 ) -> None:
