@@ -83,6 +83,8 @@ class FormulaContext:
     """Towards the loop as `runner.engine.llama.context.Context`; a cell holds the state behind its token."""
 
     can_shift = shares_cells = True
+    gives_slices = False  # no state is saved in these scenarios
+    spare_ids = range(0)
     pointer = 0
     embedding = 1
 

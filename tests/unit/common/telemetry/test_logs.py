@@ -87,6 +87,7 @@ def test_lines_are_dropped_while_the_disk_is_full_and_written_again_once_it_is_n
         log = disk.path / "log"
         with log.open("wb") as file, talkative(file) as (_, say):
             say("a10")
+            wait_until(lambda: log.stat().st_size > 0, deadline_s=60, what="the line is written")  # by a thread
             disk.fill()
             wait_until(lambda: say("b10000") > 0, deadline_s=60, what="a line was dropped")
             disk.free()
