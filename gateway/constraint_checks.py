@@ -7,7 +7,7 @@ parse it again.
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -112,6 +112,19 @@ class ConstraintChecks:
         await self._quick.stop()
         await self._slow.stop()
 
+    def check_debt(self, constraints: Iterable[Constraint]) -> None:
+        """Refuse a request that `check` would refuse for its sender's debt, whichever of these its constraint is.
+
+        Raises:
+            QueueFull: the sender has used too much of the processors, and all of them would have to be compiled.
+        """
+        sender = self._sender()
+        if self._debts.of(sender) <= DEBT_S_MAX:
+            return
+        keys = (_key(_frame(one)) for one in constraints)
+        if not any(self._refusal(sender, key) or self._passed.get(sender, key) for key in keys):
+            raise self._in_debt(sender)
+
     async def check(self, constraint: Constraint) -> Constraint:
         """Return a constraint, translated for runners, once it is known to compile within its limits.
 
@@ -121,7 +134,7 @@ class ConstraintChecks:
                 much of them.
         """
         frame = _frame(constraint)
-        key, sender = hashlib.sha256(frame).digest(), self._sender()
+        key, sender = _key(frame), self._sender()
         passed = self._known(sender, key)
         if passed is None:
             try:
@@ -140,10 +153,16 @@ class ConstraintChecks:
 
     def _known(self, sender: str, key: bytes) -> _Passed | None:
         """Return a constraint that has passed; raise if it was refused."""
-        refusal = self._refused.get(sender, key)
-        if refusal is not None and refusal.until_s > self._clock.now_s():
+        if (refusal := self._refusal(sender, key)) is not None:
             raise InvalidRequest(refusal.message, param=refusal.param)
         return self._passed.get(sender, key)
+
+    def _refusal(self, sender: str, key: bytes) -> _Refusal | None:
+        refusal = self._refused.get(sender, key)
+        return refusal if refusal is not None and refusal.until_s > self._clock.now_s() else None
+
+    def _in_debt(self, sender: str) -> QueueFull:
+        return QueueFull(_BUSY, retry_after_s=1.0 + (self._debts.of(sender) - DEBT_S_MAX) / CORE_SHARE)
 
     async def _compile(self, sender: str, key: bytes, frame: bytes) -> _Passed:
         attempts = (
@@ -174,7 +193,7 @@ class ConstraintChecks:
                         raise QueueFull(_BUSY, retry_after_s=1.0) from error
                     answer = _too_slow(frame)
                 return self._decide(sender, key, answer)
-        raise QueueFull(_BUSY, retry_after_s=1.0 + (self._debts.of(sender) - DEBT_S_MAX) / CORE_SHARE)
+        raise self._in_debt(sender)
 
     def _decide(self, sender: str, key: bytes, answer: dict[str, Any]) -> _Passed:
         """Remember what a worker found out."""
@@ -194,6 +213,10 @@ def _too_slow(frame: bytes) -> dict[str, Any]:
     kind = orjson.loads(frame)["kind"]
     text = f"{kind} takes too long or too much memory to compile; make it smaller"
     return {"error": text, "param": kind, "cpu_s": 0.0}
+
+
+def _key(frame: bytes) -> bytes:
+    return hashlib.sha256(frame).digest()
 
 
 def _frame(constraint: Constraint) -> bytes:

@@ -186,9 +186,11 @@ class Inference:
             check_hopeless(request, route.model, context_tokens=plan.context_tokens or 0)
         except PromptTooLong as error:
             raise _too_long(error, request, plan, route) from None
+        output = plan_output(self._prompts.template_text(route.model), request, parser=route.model.parser)
+        if output.wanted is not None:
+            self._constraints.check_debt(output.possible_constraints())
         with tracing.begin("render", {"gen_ai.request.model": route.model.name}):
             prompt = await make_prompt(self._prompts, route.model, request)
-        output = plan_output(self._prompts.template_text(route.model), request, parser=route.model.parser)
         if (constraint := output.constraint(prompt.end)) is not None:
             record.prepared()
             try:

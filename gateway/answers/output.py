@@ -1,6 +1,6 @@
 """Between the runner's text and what clients see: reasoning and tool calls separated from content."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from common.gbnf import literal
@@ -171,6 +171,12 @@ class OutputPlan:
         else:
             found = Constraint(json_schema=self.format.json_schema, grammar=self.format.grammar)
         return replace(found, free_text=self._free_text(prompt_end))
+
+    def possible_constraints(self) -> Iterator[Constraint]:
+        """Yield the constraints of all prompts: of one that ends within reasoning, and of one that does not."""
+        for prompt_end in ("", self.syntax.reasoning[0]) if self.syntax.reasoning else ("",):
+            if (constraint := self.constraint(prompt_end)) is not None:
+                yield constraint
 
     def reasoning(self, prompt_end: str) -> FreeText | None:
         """Return the bounds of reasoning for an answer whose prompt ends like this; None: there is none to bound."""
