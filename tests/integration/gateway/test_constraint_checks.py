@@ -160,7 +160,8 @@ async def test_what_has_passed_goes_to_runners_converted(checks: ConstraintCheck
     assert (usual.json_schema, usual.is_slow) == (schema(1).json_schema, False)
     assert usual.lark.startswith("%llguidance")
     assert await checks.check(schema(1)) == usual
-    many = {f"p{number}": {"type": "string"} for number in range(480)}
+    inner = {f"q{number}": {"type": "string", "pattern": f"^[a-z]{{1,40}}{number}$"} for number in range(3)}
+    many = {f"p{number}": {"properties": inner} for number in range(480)}
     assert (await checks.check(Constraint(json_schema=json.dumps({"properties": many})))).is_slow
 
 

@@ -40,7 +40,7 @@ class Workers:
 
 
 class Gateway:
-    """What prepares requests; counts renderings."""
+    """The parts that prepare requests; counts renderings."""
 
     def __init__(self) -> None:
         self.clock = SetClock()
