@@ -214,10 +214,18 @@ class PlainLoop:
                 for slot_id in plan.left_out:
                     left_out = self._slots[slot_id].sequence
                     assert left_out is not None
-                    left_out.passed_tokens += sum(row.tokens for row in plan.rows)
+                    left_out.passed_tokens += sum(
+                        row.tokens
+                        for row in plan.rows
+                        if left_out.generating or (not row.generating and self._came_later(row.key, left_out))
+                    )
                 return plan.rows
             for slot_id in plan.full:
                 self._make_room(self._slots[slot_id])
+
+    def _came_later(self, slot_id: int, sequence: PlainSequence) -> bool:
+        other = self._slots[slot_id].sequence
+        return other is not None and other.id > sequence.id
 
     def _make_room(self, slot: _Slot) -> None:
         sequence = slot.sequence

@@ -35,7 +35,7 @@ class PlainSequence:
     reasoning: ReasoningCursor | None = None
     pending: list[int] = field(default_factory=list)  # inputs that are not in the cache yet
     generating: bool = False  # the one pending input is the token sampled last
-    passed_tokens: int = 0  # inputs of others in steps that left it out
+    passed_tokens: int = 0  # inputs that overtook it, in steps that left it out
     paused: bool = False
     slot_id: int = -1
     cached_tokens: int = 0

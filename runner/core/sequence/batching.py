@@ -22,7 +22,7 @@ class BatchRow(NamedTuple):
     generating: bool  # its one pending input is the token sampled last
     # Lengths of the indivisible units that the pending inputs begin with; empty: every input stands alone.
     unit_tokens: tuple[int, ...] = ()
-    passed_tokens: int = 0  # inputs of others in calls that left this sequence out
+    passed_tokens: int = 0  # inputs that overtook it, in calls that left it out
     tenant: str = ""
     tokens: int = 0  # how many of the pending inputs the plan takes, the first ones
 
@@ -84,17 +84,19 @@ def plan_batch(
     batch_tokens: int,
     cost: CallCost = UNKNOWN_COST,
     clocks: Mapping[str, int] | None = None,
+    streams_wait: bool = False,
 ) -> BatchPlan:
     """Choose the rows of one decode call, and how many tokens each takes.
 
-    Sequences of a tenant are ordered by what they have left, minus what passed them: others overtake a prompt until
-    their inputs are as many as its own, so no prompt takes more than twice the time that it takes as the first.
+    Sequences of a tenant are ordered by what they have left, minus what passed them: later prompts overtake one until
+    their inputs are as many as its own, so behind earlier ones it takes at most twice the time that it takes alone.
 
     Args:
         wanted: a row of every sequence that has pending inputs, in the order of their keys.
         batch_tokens: most inputs of all sequences together. One unit that is larger widens its batch, alone in it.
         cost: of a call of this engine, as measured.
         clocks: of the tenants whose prompts wait, see `TenantClocks`; None: all are one tenant's.
+        streams_wait: generating sequences wait for this call, without a row in it.
     """
     full = tuple([row.key for row in wanted if row.room_tokens < 1])
     able = [row for row in wanted if row.room_tokens >= 1]
@@ -106,7 +108,7 @@ def plan_batch(
     free: float = batch_tokens
     prompts = 0  # rows of prompts
     for index, row in enumerate(able):
-        if not row.generating and not prompts and rows:
+        if not row.generating and not prompts and (rows or streams_wait):
             free = min(free, _prompt_tokens_max(cost))
         taken = _taken_tokens(row, free=free, batch_is_empty=not rows)
         if taken and prompts * taken * cost.token_s <= (len(able) - index) * cost.fixed_s:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _HEADER_WORDS = 4
-_WORD_BYTES = 4
+_WORD_BYTES = ID_BYTES = 4
 _ROW_HEAD_BYTES = 12  # type, and bytes of a row
 _CELL_BYTES = 12  # position, number of ids, id
 
@@ -23,6 +23,34 @@ Bytes = NDArray[np.uint8]
 
 class UnknownFormat(Exception):
     """The engine's bytes are not as described above."""
+
+
+def give_owner(data: Bytes, *, room_bytes: int, slot_id: int, stop: int) -> Bytes:
+    """Return the state of a sequence without an id of its own as the state of a slot, in the same memory.
+
+    Args:
+        data: `room_bytes` of nothing, ID_BYTES for each cell or more, and the state behind them.
+        room_bytes: a multiple of ID_BYTES.
+        slot_id: of the slot.
+        stop: the position behind the last one of the state.
+
+    Raises:
+        UnknownFormat: the state is not as described above.
+    """
+    header = _words(data, room_bytes, _HEADER_WORDS).copy()
+    cells = int(header[3])
+    start = room_bytes - cells * ID_BYTES
+    if header[2] != 1 or not cells or start < 0:
+        raise UnknownFormat("header")
+    words = _words(data, room_bytes + header.nbytes, 2 * cells).reshape(cells, 2).copy()
+    if words[:, 1].any() or (np.sort(words[:, 0]) != np.arange(stop - cells, stop)).any():
+        raise UnknownFormat("cells")
+    header[1] = slot_id
+    own = np.full((cells, _CELL_BYTES // _WORD_BYTES), (0, 1, slot_id), np.uint32)
+    own[:, 0] = words[:, 0]
+    meta = np.concatenate([header, own.ravel()]).view(np.uint8)
+    data[start : start + meta.size] = meta
+    return data[start:]
 
 
 class SliceJoiner:

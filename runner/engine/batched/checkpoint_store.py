@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from common.telemetry.logs import get_logger
 from runner.core.sequence.checkpoints import surplus_checkpoints
+from runner.core.states.slices import UnknownFormat
 from runner.engine.llama.context import Context, StatePart
 
 log = get_logger()
@@ -30,14 +31,22 @@ class CheckpointStore:
         """After how many inputs a slot was saved."""
         return tuple(self._saved.get(slot_id, ()))
 
-    def save(self, slot_id: int, tokens: int) -> None:
-        """Save what a slot holds now, `tokens` inputs."""
+    def save(self, slot_id: int, tokens: int, *, position: int | None = None) -> None:
+        """Save what a slot held after `tokens` inputs; `position`: of the next one, where it holds more by now."""
         size_bytes = self._context.state_bytes(slot_id, StatePart.PARTIAL)
         if size_bytes > self._bytes_max // COPIES_MIN:
             self.enabled = False  # large windows: copying them would cost more than it saves
             log.info("checkpoint.too_large", bytes=size_bytes)
             return
-        data = self._context.save(slot_id, StatePart.PARTIAL)
+        try:
+            if position is None:
+                data = self._context.save(slot_id, StatePart.PARTIAL)
+            else:
+                data = self._context.save_window(slot_id, position)
+        except UnknownFormat as unknown:
+            self._context.gives_slices = False
+            log.info("checkpoint.unknown_format", detail=str(unknown))
+            return
         if data.size == 0:
             return
         saved = self._saved.setdefault(slot_id, {})

@@ -93,6 +93,7 @@ class Loop(EngineLoop):
         self.media = media
         self.states: StateKeeper | None = None
         self._rows_turn = False  # the call that is planned or ran last holds rows of images, no tokens
+        self._prompts_turn = False  # it leaves generating sequences out
         self._slots = slots
         self._listener = listener
         self._batch_tokens = batch_tokens
@@ -312,11 +313,7 @@ class Loop(EngineLoop):
         while True:
             plan = self._plan_once()
             if not plan.full:
-                inputs = sum(row.tokens for row in plan.rows) if plan.left_out else 0
-                for slot_id in plan.left_out:
-                    left_out = self._slots.slots[slot_id].sequence
-                    assert left_out is not None
-                    left_out.passed_tokens += inputs
+                self._slots.pass_over(plan)
                 self._clocks.book(plan.rows)
                 return plan.rows
             for slot_id in plan.full:
@@ -329,7 +326,7 @@ class Loop(EngineLoop):
             sequence = slot.sequence
             if sequence is not None and not sequence.paused and not self._slots.await_leader(slot, sequence):
                 room = sequence.prepared.context_tokens - len(slot.held)
-                if sequence.checkpoints:  # a chunk ends where the memory is to be saved
+                if sequence.checkpoints and not self._slots.saves_behind:  # a chunk ends where the memory is saved
                     room = min(room, sequence.checkpoints[0] - len(slot.held))
                 if sequence.media_ahead:
                     self._look_ahead(slot, sequence, room, tokens, rows)
@@ -344,7 +341,12 @@ class Loop(EngineLoop):
         if self._rows_turn:
             assert self.media is not None
             return plan_batch(rows, batch_tokens=self.media.rows_max, clocks=clocks)
-        plan = plan_batch(tokens, batch_tokens=self._batch_tokens, cost=self._times.cost(), clocks=clocks)
+        turns = len({row.generating for row in tokens}) > 1 and self._times.take_turns()
+        self._prompts_turn = turns and not self._prompts_turn
+        if turns:
+            tokens = [row for row in tokens if row.generating != self._prompts_turn]
+        cost, wait = self._times.cost(), self._prompts_turn
+        plan = plan_batch(tokens, batch_tokens=self._batch_tokens, cost=cost, clocks=clocks, streams_wait=wait)
         if not plan.full:
             self._speculator.prepare(plan.rows)
         return plan
@@ -402,7 +404,7 @@ class Loop(EngineLoop):
         report.decode_calls += 1
         decode_s = (synced_ns - self._called_ns) / NS_PER_S
         inputs = self._inputs(rows)
-        self._times.see(inputs, decode_s)
+        self._times.see(inputs, decode_s, prompt_inputs=sum([row.tokens for row in rows if not row.generating]))
         self._speculator.see_call(rows, inputs, decode_s)
         report.decode_s += decode_s
         report.batch_sequences = len(rows)
@@ -414,8 +416,9 @@ class Loop(EngineLoop):
         self._sampling_ns += time.monotonic_ns() - synced_ns
         if self._options.verify:
             self._slots.check()
-        if not self._options.overlap:
-            self._tell()
+        if self._slots.checkpoints_due or not self._options.overlap:
+            self._tell()  # tokens do not wait for the copies
+        self._slots.save_checkpoints()
 
     def _decode(self, rows: tuple[BatchRow, ...], started_ns: int) -> tuple[tuple[BatchRow, ...], list[int]]:
         """Run the rows, fewer if cells run out; return those that ran and where their logits are (-1: none)."""
@@ -529,8 +532,8 @@ class Loop(EngineLoop):
             total = len(sequence.prepared.inputs)
             done = total - len(sequence.pending)
             self._report.outcomes.append(Progressed(sequence.id, done, total, sequence.cached_prompt_tokens))
-        if sequence.checkpoints and len(slot.held) == sequence.checkpoints[0]:
-            self._slots.save_checkpoint(slot)
+        while sequence.checkpoints and sequence.checkpoints[0] <= len(slot.held):
+            self._slots.checkpoints_due.append((slot, sequence.checkpoints[0]))
             sequence.checkpoints = sequence.checkpoints[1:]
 
     def _sample(self, sequence: Sequence, place: int, synced_ns: int) -> int:

@@ -53,7 +53,7 @@ class Sequence:
     generating: bool = False  # the one pending input is the token sampled last
     draft: list[int] = field(default_factory=list)  # guesses of what follows `pending`, evaluated with it
     drafts: Drafts | None = None  # made when drafts are first asked for
-    passed_tokens: int = 0  # inputs of others in calls that left it out, since it was submitted or got a token
+    passed_tokens: int = 0  # inputs that overtook it, in calls that left it out, since it last got a token
     paused: bool = False
     leader: Leader | None = None  # evaluates what this one needs too; it waits until that is done
     cached_tokens: int = 0

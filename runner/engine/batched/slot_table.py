@@ -5,7 +5,7 @@ from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 
 from common.telemetry.logs import get_logger
-from runner.core.sequence.batching import UNKNOWN_COST, BatchRow, CallCost
+from runner.core.sequence.batching import UNKNOWN_COST, BatchPlan, BatchRow, CallCost
 from runner.core.sequence.checkpoints import best_checkpoint, plan_checkpoints
 from runner.core.sequence.context_shift import ContextShift
 from runner.core.sequence.decode_windows import LoneStep
@@ -89,6 +89,7 @@ class SlotTable:
         self.rules = rules
         self._goes_back = goes_back
         self._uses = 0
+        self.checkpoints_due: list[tuple[Slot, int]] = []  # that the last call has reached, after so many inputs
         self.has_parked = False  # since the last report of held prompts
         self.slots = [Slot(id=slot_id) for slot_id in range(context.slots)]
 
@@ -119,6 +120,18 @@ class SlotTable:
         # Where all share the cells, a step goes over those of the others, too.
         held = self.held_inputs if self._context.shares_cells else len(slot.held)
         return (LoneStep(began_ns, ended_ns, min(held + 1, self._context.cells)),)
+
+    def pass_over(self, plan: BatchPlan) -> None:
+        """Count what overtakes the sequences that a call leaves out; a prompt is not overtaken by earlier ones."""
+        running = [(row, self.slots[row.key].sequence) for row in plan.rows] if plan.left_out else []
+        for slot_id in plan.left_out:
+            left_out = self.slots[slot_id].sequence
+            assert left_out is not None, "an idle slot"
+            left_out.passed_tokens += sum(
+                row.tokens
+                for row, sequence in running
+                if left_out.generating or (sequence and sequence.id > left_out.id and not row.generating)
+            )
 
     def newest(self, rows: Rows[BatchRow]) -> BatchRow:
         """Return the row to leave out first when cells run out: the newest prompt, else the newest sequence."""
@@ -343,10 +356,22 @@ class SlotTable:
             elif slot.salt == salt:
                 slot.forgotten = True
 
-    def save_checkpoint(self, slot: Slot) -> None:
-        """Copy what of a slot cannot go back; parked prompts give way."""
-        self.checkpoints.save(slot.id, len(slot.held))
-        self._parking.make_room()
+    @property
+    def saves_behind(self) -> bool:
+        """Return True if a checkpoint can be taken after the call that went beyond it.
+
+        A window that one call moves on is still there after it: cells are given to other inputs by later calls only.
+        """
+        context = self._context
+        return self.rules.erases_tail and context.gives_slices and context.batch_tokens <= context.ubatch_tokens
+
+    def save_checkpoints(self) -> None:
+        """Copy what of slots cannot go back, as it was at the places that are due; parked prompts give way."""
+        for slot, place in self.checkpoints_due:
+            position = _position(slot, place) if place < len(slot.held) else None
+            self.checkpoints.save(slot.id, place, position=position)
+            self._parking.make_room()
+        self.checkpoints_due.clear()
 
     def evict_oldest_idle(self) -> bool:
         """Empty the idle slot used longest ago, else what is kept only to be copied; False if nothing is idle."""

@@ -8,6 +8,7 @@ import llama_cpp.llama_cpp as llama
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.core.states.slices import ID_BYTES, UnknownFormat, give_owner
 from runner.engine.bindings import library
 from runner.engine.llama.batch import Batch, RowBatch
 
@@ -194,6 +195,29 @@ class Context:
         copied = llama.llama_state_seq_get_data_ext(self.pointer, _bytes_of(data), size, _SLICE_ID, StatePart.ALL)
         library.sequence_remove(self._memory, _SLICE_ID, -1, -1)
         return data[:copied]
+
+    def save_window(self, slot_id: int, stop: int) -> NDArray[np.uint8]:
+        """Return the windowed part of a slot's state as it was at position `stop`, in a cache that slots share.
+
+        Empty as before the decode after a move, as in `save`. The window before `stop` must be there.
+
+        Raises:
+            UnknownFormat: the engine's bytes are not as `runner.core.states.slices` describes them.
+        """
+        self._check(slot_id)
+        assert self.gives_slices, "llama.cpp would abort"
+        if not self.is_finished(slot_id):
+            return np.empty(0, np.uint8)
+        library.sequence_copy(self._memory, slot_id, _SLICE_ID, 0, stop)
+        cells = stop - library.sequence_first(self._memory, _SLICE_ID)
+        size = llama.llama_state_seq_get_size_ext(self.pointer, _SLICE_ID, StatePart.PARTIAL)
+        data = np.empty(cells * ID_BYTES + size, np.uint8)
+        whole = data[cells * ID_BYTES :]
+        copied = llama.llama_state_seq_get_data_ext(self.pointer, _bytes_of(whole), size, _SLICE_ID, StatePart.PARTIAL)
+        library.sequence_remove(self._memory, _SLICE_ID, -1, -1)
+        if copied != size:
+            raise UnknownFormat("size")
+        return give_owner(data, room_bytes=cells * ID_BYTES, slot_id=slot_id, stop=stop)
 
     def restore(self, slot_id: int, data: NDArray[np.uint8], part: StatePart) -> bool:
         """Put a copy back, which another slot of this context may have given.

@@ -4,10 +4,11 @@ import asyncio
 import itertools
 import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -26,6 +27,8 @@ from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgr
 from runner.engine.llama.batch import Batch, RowBatch
 from runner.serve.app import Bridge
 from runner.serve.streams import Finished, Stream, StreamTable
+
+Result = TypeVar("Result")
 
 # Fused attention comes with cells that all slots share; small models get a cache for each slot otherwise.
 CACHES = pytest.mark.parametrize(
@@ -188,6 +191,12 @@ class Harness(EngineListener):
     async def idle(self) -> None:
         """Wait until every slot is free."""
         await self.until(lambda: self.streams.inside == 0 and self.streams.slots_busy == 0)
+
+    async def on_engine(self, command: Callable[[], Result]) -> Result:
+        """Run a command in the engine thread, between two steps, behind all that was sent there before."""
+        done: Future[Result] = Future()
+        self.engine.call(lambda: done.set_result(command()))
+        return await asyncio.wait_for(asyncio.wrap_future(done), DEADLINE_S)
 
 
 @asynccontextmanager

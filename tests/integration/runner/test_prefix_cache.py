@@ -11,6 +11,8 @@ from common.spec.prompt_names import name_prompt
 from runner.core.sequence.endings import EndReason
 from runner.core.sequence.sequence_names import SequenceNames
 from runner.core.sequence.slots import SlotPolicy
+from runner.core.states.slices import UnknownFormat
+from runner.engine.llama.context import StatePart
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import CACHES, Answer, Harness, assert_equals_cold, running, stand_at
 
@@ -120,7 +122,7 @@ async def test_a_tail_that_cannot_be_erased_empties_the_slot(zoo: Zoo) -> None:
         answer = await engine.ask(ids(9, 20), max_tokens=30, ignore_eos=True, stops=(letters_late_in(free.text),))
         assert answer.end.ending.reason is EndReason.STOP_STRING
         await engine.idle()
-        assert held_cells(engine) == 0
+        assert await engine.on_engine(lambda: held_cells(engine)) == 0
         await equals_cold(engine, [*ids(9, 20), 7], cached=0)
 
 
@@ -251,16 +253,60 @@ async def test_idle_prompts_leave_the_cache_and_come_back(zoo: Zoo, model: str) 
                 [*ids(50 + number, 600), 5], max_tokens=4, ignore_eos=True, boundaries=(0, 300)
             )  # a windowed or recurrent memory can be cut where the user's text begins
         await engine.until(lambda: held_cells(engine) <= 1024)
+        # A call of few inputs adds up windowed attention in half precision, one of many does not.
+        tolerance = 0.01 if model == "swa" else 0.005
         # The newest is still in its slot, the others come back whole, or as far as they are shared.
-        await equals_cold(engine, [*ids(53, 600), 6], cached=600 if model in ("dense", "swa") else 597)
-        await equals_cold(engine, [*ids(50, 600), 5], cached=600 if model == "dense" else 597)
-        await equals_cold(engine, [*ids(51, 300), 7, 8], cached=300)
+        newest = 600 if model in ("dense", "swa") else 597
+        await equals_cold(engine, [*ids(53, 600), 6], cached=newest, tolerance=tolerance)
+        await equals_cold(engine, [*ids(50, 600), 5], cached=600 if model == "dense" else 597, tolerance=tolerance)
+        await equals_cold(engine, [*ids(51, 300), 7, 8], cached=300, tolerance=tolerance)
         answer = await engine.ask([*ids(52, 600), 5], max_tokens=4, ignore_eos=True)
         longer = [*ids(52, 600), 5, *answer.ids[:3]]
         for number in range(3):
             await engine.ask(ids(60 + number, 600), max_tokens=2, ignore_eos=True)
         await engine.until(lambda: held_cells(engine) <= 1024)
-        await equals_cold(engine, [*longer, 7], cached=len(longer))
+        await equals_cold(engine, [*longer, 7], cached=len(longer), tolerance=tolerance)
+
+
+async def test_a_window_is_saved_as_it_was_before_the_call_that_moved_it_on(zoo: Zoo) -> None:
+    async with running(zoo("swa"), slots=4, context=1024) as engine:
+        assert engine.engine._loop is not None
+        context, prompt = engine.engine._loop._context, ids(54, 300)
+        slot = (await engine.ask(prompt, max_tokens=1)).slot_id
+        before = await engine.on_engine(lambda: context.save(slot, StatePart.PARTIAL))
+        longer = await engine.ask([*prompt, *ids(55, 40)], max_tokens=1)
+        assert (longer.slot_id, longer.cached_tokens) == (slot, 300)
+        now = await engine.on_engine(lambda: context.save(slot, StatePart.PARTIAL))
+        again = await engine.on_engine(lambda: context.save_window(slot, 300))
+        assert now.tobytes() != before.tobytes()
+        assert again.tobytes() == before.tobytes()
+
+
+async def test_a_prompt_is_evaluated_in_one_call_although_its_window_is_saved_within_it(zoo: Zoo) -> None:
+    async with running(zoo("swa"), slots=4, context=1024) as engine:
+        calls = engine.decode_calls
+        await engine.ask(ids(56, 400), max_tokens=1, boundaries=(0, 200))
+        assert engine.decode_calls == calls + 1
+        assert engine.engine._loop is not None
+        checkpoints = engine.engine._loop._slots.checkpoints
+        assert await engine.on_engine(lambda: checkpoints.places(0)) == (200, 396)
+
+
+async def test_a_window_in_an_unknown_format_ends_the_call_where_it_is_saved(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(zoo("swa"), slots=4, context=1024) as engine:
+        assert engine.engine._loop is not None
+        monkeypatch.setattr("runner.engine.llama.context.give_owner", unknown_format)
+        await engine.ask(ids(57, 400), max_tokens=1)
+        calls = engine.decode_calls
+        await engine.ask(ids(58, 400), max_tokens=1)
+        assert engine.decode_calls == calls + 2
+        assert (await engine.ask([*ids(58, 396), 5, 6], max_tokens=1)).cached_tokens == 396
+
+
+def unknown_format(*_: object, **__: object) -> None:
+    raise UnknownFormat("changed")
 
 
 async def test_a_state_without_attention_is_not_moved(zoo: Zoo) -> None:

@@ -142,7 +142,7 @@ class FormulaContext:
 class _NoTimes(StepTimes):
     """A call takes no time here, the pause after it does."""
 
-    def see(self, inputs: int, seconds: float) -> None:
+    def see(self, inputs: int, seconds: float, *, prompt_inputs: int = 0) -> None:
         """Learn nothing."""
 
 

@@ -172,7 +172,7 @@ class Recorder:
 class _NoTimes(StepTimes):
     """Simulated calls take no time: what they took of the test's decides nothing."""
 
-    def see(self, inputs: int, seconds: float) -> None:
+    def see(self, inputs: int, seconds: float, *, prompt_inputs: int = 0) -> None:
         pass
 
 

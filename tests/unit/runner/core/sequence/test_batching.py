@@ -101,6 +101,7 @@ def test_streams_wait_no_longer_than_the_limit_for_a_prompt() -> None:
     plan = plan_batch(demands, batch_tokens=512, cost=cost)
     assert cost.fixed_s + taken(plan)[0] * cost.token_s == pytest.approx(STREAMS_WAIT_S_MAX)
     assert taken(plan_batch(demands[:1], batch_tokens=512, cost=cost)) == {0: 512}
+    assert taken(plan_batch(demands[:1], batch_tokens=512, cost=cost, streams_wait=True)) == {0: taken(plan)[0]}
     assert taken(plan_batch(demands, batch_tokens=512, cost=CallCost(fixed_s=2.0, token_s=0.1)))[0] == 20
 
 

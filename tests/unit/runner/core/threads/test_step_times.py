@@ -7,6 +7,7 @@ from runner.core.threads.step_times import (
     HUNG_S_MIN,
     HUNG_S_MIN_CPU,
     HUNG_TIMES,
+    TURNS_MAX,
     WAIT_LIMIT_S,
     EngineStep,
     StepAge,
@@ -82,3 +83,35 @@ def test_the_cost_of_a_call_is_never_negative() -> None:
     times.see(1, 0.2)
     times.see(20, 0.1)
     assert times.cost() == (0.2, 0.0)
+
+
+def seen_apart() -> StepTimes:
+    """128 inputs of prompts take 1.28 s, and 4 streams 0.1 s."""
+    times = StepTimes(on_devices=False)
+    times.see(128, 1.28, prompt_inputs=128)
+    times.see(4, 0.1)
+    return times
+
+
+def test_streams_and_prompts_share_calls_until_that_has_taken_longer_than_two_calls() -> None:
+    times = seen_apart()
+    assert not times.take_turns()
+    times.see(132, 1.4, prompt_inputs=128)
+    assert not times.take_turns()
+    times.see(132, 2.0, prompt_inputs=128)
+    assert times.take_turns()
+
+
+def test_nothing_is_decided_by_a_call_whose_parts_were_never_seen_apart() -> None:
+    times = StepTimes(on_devices=False)
+    times.see(128, 1.28, prompt_inputs=128)
+    times.see(132, 9.0, prompt_inputs=128)
+    assert not times.take_turns()
+
+
+def test_after_many_turns_a_call_with_both_shows_again_how_long_it_takes() -> None:
+    times = seen_apart()
+    times.see(132, 2.0, prompt_inputs=128)
+    assert [times.take_turns() for _ in range(TURNS_MAX + 1)] == [True] * TURNS_MAX + [False]
+    times.see(132, 1.3, prompt_inputs=128)
+    assert not times.take_turns()

@@ -5,6 +5,7 @@ import pytest
 from common.errors import QueueFull
 from runner.core.sequence.slots import MemoryRules
 from runner.engine.batched import slot_table
+from runner.engine.contract.engine import Sampled
 from runner.engine.llama.batch import Batch
 from tests.unit.runner.simulated_context import VOCABULARY, Simulation
 
@@ -244,3 +245,26 @@ def test_many_prompts_of_one_tenant_do_not_delay_another() -> None:
     assert turns <= 2 * 64 // 16 + 1
     assert len(simulation.recorder.freed) <= 2
     simulation.run()
+
+
+@pytest.mark.behaviour("B-05")
+def test_equal_prompts_that_wait_together_end_in_their_order() -> None:
+    simulation = Simulation(slots=4, batch_tokens=32)
+    ids = [simulation.submit([1 + number] * 40, max_tokens=1) for number in range(4)]
+    simulation.run()
+    assert [outcome.sequence_id for outcome in simulation.recorder.outcomes if isinstance(outcome, Sampled)] == ids
+
+
+@pytest.mark.behaviour("B-05")
+def test_streams_and_prompts_take_turns_where_calls_with_both_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = Simulation(slots=4, batch_tokens=32)
+    monkeypatch.setattr(simulation.loop._times, "take_turns", lambda: True)
+    stream = simulation.submit([1, 2, 3], max_tokens=20)
+    simulation.turn()
+    simulation.turn()
+    before = len(simulation.context.calls)
+    simulation.submit([5] * 100, max_tokens=1)
+    simulation.run()
+    sizes = [len(call) for call in simulation.context.calls[before:]]
+    assert sizes[:8] == [32, 1, 32, 1, 32, 1, 4, 1]
+    assert len(simulation.recorder.tokens(stream)) == 20
