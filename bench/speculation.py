@@ -1,9 +1,10 @@
-"""Our engine with and without drafted tokens, alternating in one process: verdict lines for the bars S4 and S5.
+"""Our engine with and without drafted tokens, and beside llama-server: verdict lines for the bars S4 and S5.
 
     python -m bench.speculation MODEL [--rounds 5] [--tokens 200]
 
 MODEL is a file, or a name of bench/engine/cases.py. An oracle drafts the known answer and is right at a given share;
-without an oracle the engine's own drafters guess. S4 is of the model `1b`, S5 of trained weights (`gemma3-270m`).
+without an oracle the engine's own drafters guess. S4 is of the model `1b`, S5 of trained weights (`gemma3-270m`),
+where the n-gram guesses of llama-server, each of its settings below, answer the same prompt.
 
 Random weights decide many tokens by near ties, which calls of several inputs may decide otherwise: from there on an
 oracle would always be wrong. So a bias makes its answers one token again and again; the engine computes as much.
@@ -19,6 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.engine.models import ModelMissing, cache_folder, model_file
+from bench.engine.servers import LlamaServer, Sizes, find_llama_server, running_llama_server
+from bench.engine.streams import Ask
 from bench.machine import load_average
 from runner.core.sequence.endings import EndReason
 from tests.integration.runner.harness import GREEDY, Harness, running
@@ -30,6 +33,10 @@ COPY = (
     "Text: The harbour master wrote down every ship that came in before noon, its flag, its cargo and the name of its "
     "captain, and read the list aloud to the clerks at the long table.\nThe same text once more: "
 )
+SLOTS, CONTEXT_TOKENS = 16, 1024
+# Tokens that llama-server looks up, and tokens that it then drafts; the second is its own default.
+PEER_SETTINGS = ((6, 12), (12, 48))
+PEER_BOUND = 1.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +66,13 @@ CASES = (
 )
 
 
-async def tokens_per_s(harness: Harness, case: Case, *, tokens: int, speculates: bool) -> tuple[float, list[int]]:
-    """Run streams of one answer length; return tokens/s of all together, and the first answer."""
+async def tokens_per_s(
+    harness: Harness, case: Case, *, tokens: int, speculates: bool, cached: bool = False
+) -> tuple[float, list[int]]:
+    """Run streams of one answer length, computed or `cached` prompts included.
+
+    Returns: tokens/s of all together, and the first answer.
+    """
     began_s = time.perf_counter()
     opened = [
         harness.open(
@@ -69,7 +81,7 @@ async def tokens_per_s(harness: Harness, case: Case, *, tokens: int, speculates:
             sampling=GREEDY if case.share is None else ALWAYS,
             ignore_eos=True,
             speculates=speculates,
-            cache_prompt=False,
+            cache_prompt=cached,
         )
         for number in range(case.streams)
     ]
@@ -81,7 +93,9 @@ async def tokens_per_s(harness: Harness, case: Case, *, tokens: int, speculates:
 async def measure(model: Path, cases: Sequence[Case], *, rounds: int, tokens_of_one: int, threads: int) -> None:
     """Print the verdict on the median ratio of each case, and the ratios. Of several streams each has a quarter."""
     oracles = Oracles()
-    async with running(model, slots=16, context=1024, threads=threads, drafters=oracles, verify=False) as harness:
+    async with running(
+        model, slots=SLOTS, context=CONTEXT_TOKENS, threads=threads, drafters=oracles, verify=False
+    ) as harness:
         for case in cases:
             oracles.answer = ()
             tokens = max(1, tokens_of_one // (1 if case.streams == 1 else 4))
@@ -97,6 +111,43 @@ async def measure(model: Path, cases: Sequence[Case], *, rounds: int, tokens_of_
                 ratios.append(drafted / without)
             figures = ", ".join(f"{ratio:.2f}" for ratio in ratios)
             print(f"{case.verdict(statistics.median(ratios))}  [{figures}] load average {before_load}", flush=True)
+
+
+async def compare(model: Path, program: Path, *, rounds: int, tokens: int, threads: int) -> None:
+    """Print the verdict on the copied text beside each setting of llama-server."""
+    case, sizes = CASES[-1], Sizes(slots=SLOTS, context_tokens=CONTEXT_TOKENS)
+    for looked_up, drafted in PEER_SETTINGS:
+        sizes_of_grams = ("--spec-ngram-simple-size-n", str(looked_up), "--spec-ngram-simple-size-m", str(drafted))
+        options = ("--spec-type", "ngram-simple", *sizes_of_grams)
+        with running_llama_server(program, model, sizes, threads=threads, options=options) as peer:
+            async with running(model, slots=SLOTS, context=CONTEXT_TOKENS, threads=threads, verify=False) as harness:
+                vocabulary = harness.engine.vocabulary
+                words = vocabulary.tokenize(case.prompt.encode(), parse_special=True)
+                prompt = (*([vocabulary.bos] if vocabulary.adds_bos else []), *words)
+                await peer_tokens_per_s(peer, prompt, tokens)
+                await tokens_per_s(harness, case, tokens=tokens, speculates=True, cached=True)
+                ratios = []
+                before_load = load_average()
+                for _ in range(rounds):
+                    theirs = await peer_tokens_per_s(peer, prompt, tokens)
+                    ours, _ = await tokens_per_s(harness, case, tokens=tokens, speculates=True, cached=True)
+                    ratios.append(ours / theirs)
+        ratio = statistics.median(ratios)
+        word = "reached" if ratio >= PEER_BOUND else "MISSED"
+        figures = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        print(
+            f"S5 {word}: {case.name}, {ratio:.2f} of llama-server's tokens/s with n-grams of {looked_up} and {drafted} "
+            f"drafted tokens (bar {PEER_BOUND})  [{figures}] load average {before_load}",
+            flush=True,
+        )
+
+
+async def peer_tokens_per_s(peer: LlamaServer, prompt: tuple[int, ...], tokens: int) -> float:
+    """Return the tokens/s of one answer; its prompt is cached, as ours is."""
+    began_s = time.perf_counter()
+    (stream,) = await peer.generate([Ask(prompt=prompt, tokens=tokens)])
+    assert stream.generated_tokens >= tokens
+    return stream.generated_tokens / (time.perf_counter() - began_s)
 
 
 def main() -> int:
@@ -117,6 +168,9 @@ def main() -> int:
         return 0
     cases = [case for case in CASES if options.only in case.name and options.streams in (None, case.streams)]
     asyncio.run(measure(model, cases, rounds=options.rounds, tokens_of_one=options.tokens, threads=options.threads))
+    program = find_llama_server()
+    if program is not None and CASES[-1] in cases:
+        asyncio.run(compare(model, program, rounds=options.rounds, tokens=options.tokens, threads=options.threads))
     return 0
 
 

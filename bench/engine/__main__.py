@@ -19,7 +19,7 @@ from bench.engine.cases import DEFAULT_MODELS, GRAMMAR, SLOTS, Case, Kind, Model
 from bench.engine.figures import Round, compare, ratios
 from bench.engine.measure import BothServers, Measurement, equal_answers, load_round, measured_round
 from bench.engine.models import ModelMissing, cache_folder, layer_count, model_file
-from bench.engine.servers import OURS, PEER, Sizes, running_llama_server, running_runner
+from bench.engine.servers import OURS, PEER, Sizes, find_llama_server, running_llama_server, running_runner
 from bench.engine.streams import Ask
 from bench.engine.table import comparison_table, target_table
 from bench.engine.targets import judge
@@ -30,7 +30,7 @@ def main() -> int:
     """Measure every chosen model; print as it goes, write everything at the end. 1: something could not be measured."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leaves through the servers' clean-up
     options = _options()
-    program = options.llama_server or next(iter(sorted((ROOT / ".peers").glob("llama_cpp-*/bin/llama-server"))), None)
+    program = options.llama_server or find_llama_server()
     if program is None:
         print("there is no llama-server; build it with tools/peers/build_llama_server.sh", file=sys.stderr)
         return 1

@@ -181,8 +181,15 @@ def running_runner(model: Path, sizes: Sizes) -> Iterator[RunnerServer]:
         )
 
 
+def find_llama_server() -> Path | None:
+    """Return what tools/peers/build_llama_server.sh built; None: nothing."""
+    return next(iter(sorted((ROOT / ".peers").glob("llama_cpp-*/bin/llama-server"))), None)
+
+
 @contextmanager
-def running_llama_server(program: Path, model: Path, sizes: Sizes, *, threads: int) -> Iterator[LlamaServer]:
+def running_llama_server(
+    program: Path, model: Path, sizes: Sizes, *, threads: int, options: Sequence[str] = ()
+) -> Iterator[LlamaServer]:
     """llama-server. Its second cache in host RAM is off: it would copy caches for prompts that never return."""
     http = FreePort().address()
     host, _, port = http.rpartition(":")
@@ -195,6 +202,7 @@ def running_llama_server(program: Path, model: Path, sizes: Sizes, *, threads: i
         *("--n-gpu-layers", str(sizes.device_layers)),
         *(() if sizes.device_id else ("--device", "none")),
         *purpose,
+        *options,
     )
     with _running(command, child_environment(os.environ)) as (process, _, started_s):
         _wait_until_healthy(f"http://{http}/health", process)

@@ -13,8 +13,10 @@ WAIT_LIMIT_S = 10.0  # after which a wait counts as hung: no computation is part
 LOOK_INTERVAL_S = 0.5
 _NEWEST_SHARE = 0.25  # of the newest call in what is expected of the next one
 # Calls that generate and evaluate prompts take turns where doing both in one takes so much longer than two calls.
-MIXED_RATIO_MAX = 1.05
-TURNS_MAX = 128  # before one call with both shows again how long it takes
+MIXED_RATIO_MAX = 1.1
+MIXED_CALLS_MIN = 4  # that are seen before that is decided: one may be long by chance
+TURNS_MAX = 128  # before calls with both show again how long they take
+LINE_INPUTS_MIN = 16  # of a prompt's calls that show what a call costs: each input of smaller ones takes longer
 
 
 _Averages = dict[int, tuple[float, float]]  # of inputs and seconds, by size
@@ -47,7 +49,8 @@ class StepTimes:
         # Of calls that only evaluate prompts, and only generate.
         self._prompts: _Averages = {}
         self._generated: _Averages = {}
-        self._mixed_ratio = 0.0  # of one call with both to two; 0: not known
+        self._mixed_ratio = 0.0  # of one call with both to two
+        self._mixed_calls = 0
         self._turns = 0
 
     def see(self, inputs: int, seconds: float, *, prompt_inputs: int = 0) -> None:
@@ -60,9 +63,9 @@ class StepTimes:
         else:
             apart_s = (_seconds(self._prompts, prompt_inputs), _seconds(self._generated, inputs - prompt_inputs))
             if all(apart_s):
-                ratio = seconds / sum(apart_s)
-                before = self._mixed_ratio or ratio
-                self._mixed_ratio = before + _NEWEST_SHARE * (ratio - before)
+                self._mixed_calls += 1
+                share = max(_NEWEST_SHARE, 1 / self._mixed_calls)
+                self._mixed_ratio += share * (seconds / sum(apart_s) - self._mixed_ratio)
 
     def take_turns(self) -> bool:
         """Return True if generating sequences and prompts that both wait are better evaluated in calls of their own.
@@ -70,23 +73,25 @@ class StepTimes:
         On a processor, fused attention goes over the cells of every sequence for each tile of 64 inputs that it has a
         part of: 3 streams and a prompt of 125 tokens took 325 ms together, and 32 and 192 ms apart (Gemma 3 270M).
         """
-        if self._mixed_ratio <= MIXED_RATIO_MAX:
+        if self._mixed_calls < MIXED_CALLS_MIN or self._mixed_ratio <= MIXED_RATIO_MAX:
             return False
         self._turns += 1
         if self._turns > TURNS_MAX:
-            self._turns, self._mixed_ratio = 0, 0.0
-            return False
-        return True
+            self._turns = self._mixed_calls = 0
+        return self._mixed_calls > 0
 
     def limit_s(self, inputs: int) -> float:
         """Return the duration after which a step with such a call counts as hung."""
         return max(self.limit_s_min, HUNG_TIMES * self._expected_s(inputs.bit_length()))
 
     def cost(self) -> CallCost:
-        """Return the line through the smallest and the largest calls."""
-        if len(self._calls) < 2:  # a line needs two
+        """Return the line through the smallest and the largest calls, of prompts where they are known."""
+        prompts = {size: call for size, call in self._prompts.items() if call[0] >= LINE_INPUTS_MIN}
+        # Two sizes next to each other make no line: a tenth more for one of them would turn it round.
+        calls = prompts if max(prompts, default=0) > min(prompts, default=0) + 1 else self._calls
+        if len(calls) < 2:  # a line needs two
             return UNKNOWN_COST
-        (few, few_s), (many, many_s) = self._calls[min(self._calls)], self._calls[max(self._calls)]
+        (few, few_s), (many, many_s) = calls[min(calls)], calls[max(calls)]
         token_s = max(0.0, (many_s - few_s) / (many - few))
         return CallCost(fixed_s=max(0.0, few_s - few * token_s), token_s=token_s)
 

@@ -45,4 +45,5 @@ def _run(context: Context, batch: Batch, rows: dict[int, list[int]], times: Step
     if context.decode(batch) != DecodeResult.DONE:
         raise EngineFailure("the first decode found no cells")
     context.synchronize()
-    times.see(batch.size, (time.monotonic_ns() - began_ns) / NS_PER_S)
+    is_prompt = len(rows) == 1
+    times.see(batch.size, (time.monotonic_ns() - began_ns) / NS_PER_S, prompt_inputs=batch.size if is_prompt else 0)

@@ -7,6 +7,7 @@ from runner.core.threads.step_times import (
     HUNG_S_MIN,
     HUNG_S_MIN_CPU,
     HUNG_TIMES,
+    MIXED_CALLS_MIN,
     TURNS_MAX,
     WAIT_LIMIT_S,
     EngineStep,
@@ -95,23 +96,43 @@ def seen_apart() -> StepTimes:
 
 def test_streams_and_prompts_share_calls_until_that_has_taken_longer_than_two_calls() -> None:
     times = seen_apart()
-    assert not times.take_turns()
-    times.see(132, 1.4, prompt_inputs=128)
-    assert not times.take_turns()
-    times.see(132, 2.0, prompt_inputs=128)
+    for seconds in (1.4, 1.4, 1.4, 1.4):
+        times.see(132, seconds, prompt_inputs=128)
+        assert not times.take_turns()
+    times.see(132, 2.5, prompt_inputs=128)
     assert times.take_turns()
+
+
+def test_one_long_call_decides_nothing() -> None:
+    times = seen_apart()
+    times.see(132, 9.0, prompt_inputs=128)
+    assert not times.take_turns()
 
 
 def test_nothing_is_decided_by_a_call_whose_parts_were_never_seen_apart() -> None:
     times = StepTimes(on_devices=False)
     times.see(128, 1.28, prompt_inputs=128)
-    times.see(132, 9.0, prompt_inputs=128)
+    for _ in range(MIXED_CALLS_MIN):
+        times.see(132, 9.0, prompt_inputs=128)
     assert not times.take_turns()
 
 
 def test_after_many_turns_a_call_with_both_shows_again_how_long_it_takes() -> None:
     times = seen_apart()
-    times.see(132, 2.0, prompt_inputs=128)
+    for _ in range(MIXED_CALLS_MIN):
+        times.see(132, 2.0, prompt_inputs=128)
     assert [times.take_turns() for _ in range(TURNS_MAX + 1)] == [True] * TURNS_MAX + [False]
-    times.see(132, 1.3, prompt_inputs=128)
+    for _ in range(MIXED_CALLS_MIN):
+        times.see(132, 1.3, prompt_inputs=128)
     assert not times.take_turns()
+
+
+def test_the_cost_is_that_of_prompts_once_two_sizes_of_them_are_known() -> None:
+    times = StepTimes(on_devices=False)
+    times.see(1, 0.03)
+    times.see(512, 3.6, prompt_inputs=512)
+    assert times.cost().fixed_s == pytest.approx(0.023, abs=0.001)
+    times.see(4, 0.09, prompt_inputs=4)
+    assert times.cost().fixed_s == pytest.approx(0.023, abs=0.001)
+    times.see(32, 0.28, prompt_inputs=32)
+    assert times.cost().fixed_s == pytest.approx(0.059, abs=0.001)
