@@ -169,7 +169,9 @@ def test_the_second_death_of_a_runner_fires_the_alert_and_the_first_one_does_not
     for number in range(2):
         wait_until(lambda: ask(watched.cluster) == 200, deadline_s=60, what="the model answers")
         assert "PunaReplicasCrash" not in watched.fires(), f"after {number} deaths"
-        (runner,) = [one for one in watched.cluster.runners() if one["state"] in ("ready", "no_slots")]
+        # What a node says of its runner may be older than its answer.
+        wait_until(lambda: len(watched.serving()) == 1, deadline_s=30, what="the runner is listed")
+        (runner,) = watched.serving()
         before = watched.prometheus.value(lost)
         fault = Killed(runner["pid"])
         fault.inject()
