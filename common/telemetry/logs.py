@@ -11,7 +11,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from itertools import accumulate
 from typing import TextIO, cast
 
 import structlog
@@ -22,8 +21,6 @@ from common.telemetry.metrics import LOG_LINES_DROPPED
 # Some ten thousand lines: minutes of a busy gateway.
 QUEUE_BYTES_MAX = 4 * 1024 * 1024
 DRAIN_S_MAX = 1.0
-# Lines of this time are written together: each wake-up of the thread takes the interpreter from the other threads.
-PAUSE_S = 0.005
 # Without the values of local variables: they hold prompts, and keys.
 _TRACEBACKS = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
 
@@ -36,11 +33,9 @@ class LineWriter:
         self._descriptor = descriptor
         self._resumed = resumed
         self._lines: deque[bytes] = deque()
-        self._bytes = 0  # also of the lines that are being written
+        self._bytes = 0  # also of the line that is being written
         self._dropped = 0
         self._is_torn = False  # a part of the last line was written
-        self._is_idle = False  # the thread waits for a line
-        self._is_draining = False  # True for good: the process is about to end
         self._changed = threading.Condition()
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
@@ -49,76 +44,54 @@ class LineWriter:
         data = text.encode(errors="backslashreplace")
         with self._changed:
             if self._bytes + len(data) > QUEUE_BYTES_MAX:
-                self._drop(1)
+                self._drop()
                 return
             self._lines.append(data)
             self._bytes += len(data)
-            if self._is_idle:
-                self._changed.notify_all()
+            self._changed.notify_all()
 
     def flush(self) -> None:
         """Do nothing: loggers call it after every line."""
 
     def drain(self) -> None:
-        """Wait until everything is written, for a second at most: a process ends although its log is not read.
-
-        Later lines are written without a pause, since the process may end at any time.
-        """
+        """Wait until everything is written, for a second at most: a process ends although its log is not read."""
         with self._changed:
-            self._is_draining = True
-            self._changed.notify_all()
             self._changed.wait_for(lambda: self._bytes == 0, DRAIN_S_MAX)
 
     def _write_all(self) -> None:
         while True:
-            lines = self._next_lines()
-            lost = self._write(lines)
+            with self._changed:
+                self._changed.wait_for(lambda: self._lines)
+                line = self._lines.popleft()
+            is_written = self._write(line)
             resumed_after = 0
             with self._changed:
-                self._bytes -= sum(map(len, lines))
-                if lost:
-                    self._drop(lost)
+                self._bytes -= len(line)
+                if not is_written:
+                    self._drop()
                 elif self._dropped:
                     resumed_after, self._dropped = self._dropped, 0
                 self._changed.notify_all()
             if resumed_after and self._resumed is not None:
                 self._resumed(resumed_after)
 
-    def _next_lines(self) -> list[bytes]:
-        """Wait for a line; return it with as many further ones as a shared pipe takes in one piece."""
-        with self._changed:
-            if not self._lines:
-                self._changed.wait_for(lambda: self._is_draining, PAUSE_S)
-                self._is_idle = True
-                self._changed.wait_for(lambda: self._lines)
-                self._is_idle = False
-            lines = [self._lines.popleft()]
-            size = len(lines[0])
-            while self._lines and (size := size + len(self._lines[0])) <= select.PIPE_BUF:
-                lines.append(self._lines.popleft())
-            return lines
-
-    def _write(self, lines: list[bytes]) -> int:
-        """Write lines; return the number of lost ones: after an error the rest of them is dropped."""
-        if self._is_torn:
-            lines = [b"\n" + lines[0], *lines[1:]]
-        left = whole = b"".join(lines)
+    def _write(self, line: bytes) -> bool:
+        left = b"\n" + line if self._is_torn else line
+        whole = len(left)
         while left:
             try:
                 left = left[os.write(self._descriptor, left) :]
             except BlockingIOError:  # another process made the pipe that it shares with this one non-blocking
                 select.select([], [self._descriptor], [])
             except OSError:
-                written, ends = len(whole) - len(left), list(accumulate(map(len, lines)))
-                if written:
-                    self._is_torn = written not in ends
-                return sum(end > written for end in ends)
+                self._is_torn = self._is_torn or len(left) < whole
+                return False
         self._is_torn = False
-        return 0
+        return True
 
-    def _drop(self, lines: int) -> None:
-        self._dropped += lines
-        LOG_LINES_DROPPED.inc(lines)
+    def _drop(self) -> None:
+        self._dropped += 1
+        LOG_LINES_DROPPED.inc()
 
 
 _writers: list[LineWriter] = []  # of this process: one, once logs are set up

@@ -1,23 +1,14 @@
 """The log lines of a failure, and lines that cannot be written."""
 
-import errno
 import json
 import os
-import select
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import IO
 
-import pytest
-from prometheus_client import REGISTRY
-
-from common.telemetry import logs
-from common.telemetry.logs import LineWriter
 from tests.full_disk import small_disk
 from tests.waiting import wait_until
 
@@ -101,81 +92,6 @@ def test_lines_are_dropped_while_the_disk_is_full_and_written_again_once_it_is_n
             wait_until(lambda: say("b10000") > 0, deadline_s=60, what="a line was dropped")
             disk.free()
             wait_until(lambda: say("c10") > 0 and b"lines_dropped" in log.read_bytes(), deadline_s=60, what="healed")
-            wait_until(lambda: b"c" * 10 in log.read_bytes(), deadline_s=60, what="a new line is written")
         rows = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
     assert {row["text"][0] for row in rows if row["event"] == "it.happened"} >= {"a", "c"}
     assert sum(row["lines"] for row in rows if row["event"] == "log.lines_dropped") > 0
-
-
-DROPPED = "puna_log_lines_dropped_total"
-
-
-class Descriptor:
-    """A descriptor that takes nothing until it is opened. `room` is how many bytes more it takes then."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls: list[bytes] = []
-        self.taken = b""
-        self.room = sys.maxsize
-        self.opened = threading.Event()
-        monkeypatch.setattr(logs, "os", SimpleNamespace(write=self.write))
-
-    def write(self, _descriptor: int, data: bytes) -> int:
-        self.calls.append(data)
-        self.opened.wait()
-        if self.room == 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        taken = data[: self.room]
-        self.taken += taken
-        self.room -= len(taken)
-        return len(taken)
-
-    def take_with_backlog(self, writer: LineWriter, *lines: str) -> None:
-        """Let the lines queue up behind one that is being written."""
-        writer.write("first\n")
-        wait_until(lambda: self.calls == [b"first\n"], deadline_s=60, what="the thread writes")
-        for line in lines:
-            writer.write(line)
-        self.opened.set()
-        writer.drain()
-
-
-def test_a_burst_is_written_in_pieces_that_a_shared_pipe_does_not_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    descriptor = Descriptor(monkeypatch)
-    lines = [f"{number:0100}\n" for number in range(100)]
-    descriptor.take_with_backlog(LineWriter(1), *lines, "x" * 10_000)
-    assert descriptor.taken.decode() == "".join(["first\n", *lines, "x" * 10_000])
-    assert [len(call) for call in descriptor.calls] == [6, 40 * 101, 40 * 101, 20 * 101, 10_000]
-
-
-def test_an_error_costs_the_line_that_it_tears_and_those_of_the_same_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    descriptor = Descriptor(monkeypatch)
-    descriptor.room = len("first\naaaa\nbb")
-    resumed: list[int] = []
-    before = REGISTRY.get_sample_value(DROPPED) or 0.0
-    writer = LineWriter(1, resumed=resumed.append)
-    descriptor.take_with_backlog(writer, "aaaa\n", "bbbb\n", "cccc\n")
-    descriptor.room = sys.maxsize
-    writer.write("dddd\n")
-    writer.drain()
-    assert descriptor.taken == b"first\naaaa\nbb\ndddd\n"
-    wait_until(lambda: resumed == [2], deadline_s=60, what="two lines are reported as dropped")
-    assert (REGISTRY.get_sample_value(DROPPED) or 0.0) - before == 2
-
-
-def test_a_line_waits_for_those_behind_it_until_the_log_is_drained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "PAUSE_S", 1e6)
-    read, write = os.pipe()
-    os.set_blocking(read, False)
-    writer = LineWriter(write)
-
-    def is_held() -> bool:
-        writer.write("line\n")
-        is_written = bool(select.select([read], [], [], 0.1)[0])
-        return not (is_written and os.read(read, 100))
-
-    wait_until(is_held, deadline_s=60, what="the thread pauses")
-    writer.drain()
-    assert os.read(read, 100) == b"line\n"
-    os.close(read)
-    os.close(write)
