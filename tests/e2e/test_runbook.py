@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -101,6 +102,10 @@ class Watched:
     def fires(self) -> set[str]:
         """Name the alerts that fire."""
         return {one["metric"]["alertname"] for one in self.prometheus.query('ALERTS{alertstate="firing"}')}
+
+    def serving(self) -> list[dict[str, Any]]:
+        """List the runners that answer, as their nodes say."""
+        return [one for one in self.cluster.runners() if one["state"] in ("ready", "no_slots")]
 
     def await_quiet(self, alerts: set[str]) -> None:
         """Return once none of the alerts fires."""
