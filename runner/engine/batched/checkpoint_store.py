@@ -41,8 +41,10 @@ class CheckpointStore:
         try:
             if position is None:
                 data = self._context.save(slot_id, StatePart.PARTIAL)
-            else:
+            elif self._context.gives_slices:
                 data = self._context.save_window(slot_id, position)
+            else:
+                return  # an earlier place of the same call has shown another format
         except UnknownFormat as unknown:
             self._context.gives_slices = False
             log.info("checkpoint.unknown_format", detail=str(unknown))

@@ -298,7 +298,7 @@ async def test_a_window_in_an_unknown_format_ends_the_call_where_it_is_saved(
     async with running(zoo("swa"), slots=4, context=1024) as engine:
         assert engine.engine._loop is not None
         monkeypatch.setattr("runner.engine.llama.context.give_owner", unknown_format)
-        await engine.ask(ids(57, 400), max_tokens=1)
+        await engine.ask(ids(57, 400), max_tokens=1, boundaries=(0, 200))  # two places in one call
         calls = engine.decode_calls
         await engine.ask(ids(58, 400), max_tokens=1)
         assert engine.decode_calls == calls + 2
