@@ -98,7 +98,9 @@ class PeerStates:
             result = "late"
         except (PunaError, BadMessage, ValueError, KeyError, TypeError, OSError) as error:
             log.warning("states.not_fetched", node=seek.node_id, text=str(error))
-            self._addresses.pop(seek.node_id, None)
+            address = self._addresses.pop(seek.node_id, None)
+            if address and self._fetches == 1:  # no other fetch uses the channel, which would wait before it reconnects
+                await self._hosts.forget(address)
         finally:
             self._fetches -= 1
         metrics.STATES_FETCHED.labels(result=result).inc()
