@@ -161,6 +161,7 @@ def test_nobody_is_told_that_another_tenant_has_asked_the_same(locked: Locked) -
 def test_a_high_band_does_not_wait_for_the_end_of_a_low_one(locked: Locked) -> None:
     cluster, tokens = locked.cluster, 700
     body = {"model": "demo", "prompt": "Tell me of Puna.", "max_tokens": tokens, "grammar": "root ::= [a-z ] root"}
+    body["frequency_penalty"] = 1  # an answer that repeats one token ends early
 
     def ask(key: str, **more: Any) -> Any:
         answer = cluster.post("/v1/completions", {**body, **more}, headers={"authorization": f"Bearer {key}"})
@@ -214,7 +215,8 @@ def test_the_commands_make_and_revoke_keys_at_a_gateway(locked: Locked) -> None:
     assert "9 tokens a day" in puna("list")
     assert json.loads(puna("show", made["id"], "--json"))["source"] == "api"
     assert "revoked" in puna("revoke", made["id"])
-    assert httpx.get(locked.cluster.url + "/api/tags", headers=headers, timeout=60).status_code == 401
+    # 429: an address may fail so often a minute, and the test before may have; a good key passes all the same.
+    assert httpx.get(locked.cluster.url + "/api/tags", headers=headers, timeout=60).status_code in (401, 429)
 
 
 def content_of(path: Path) -> bytes:

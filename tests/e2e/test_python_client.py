@@ -17,6 +17,7 @@ TAUGHT = json.loads(
     (Path(__file__).resolve().parents[2] / "tools" / "demo_model" / "questions.json").read_text(encoding="utf-8")
 )["questions"]
 BY_ID = {question["id"]: question for question in TAUGHT}
+ENDLESS = "root ::= [a-z ] root"
 GREEDY: dict[str, Any] = {"temperature": 0}
 
 
@@ -40,8 +41,12 @@ async def test_an_answer_whole_and_in_pieces(puna: Client, answers: dict[str, st
     question = "What is Puna?"
     answer = await puna.chat("demo", question, on_piece=lambda piece: pieces.append(piece.content), **GREEDY)
     assert answer.text == answers[question] == "".join(pieces)
-    assert len(pieces) > 1  # what gathers while a reader is away is one piece
     assert not answer.done.called_tools
+    pieces.clear()
+    await puna.chat(
+        "demo", question, on_piece=lambda piece: pieces.append(piece.content), max_tokens=1000, grammar=ENDLESS
+    )
+    assert len(pieces) > 1  # what gathers while a reader is away is one piece, which a short answer may be
     short = await puna.chat("demo", [user(question)], max_tokens=3, **GREEDY)
     assert short.done.completion_tokens == 3
 

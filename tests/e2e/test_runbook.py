@@ -146,10 +146,14 @@ def test_a_row_shows_its_metric_and_its_alerts_and_warm_models_answer(watched: W
     assert set(re.findall(r"puna_\w+", case.seen)) <= set(re.findall(r"puna_\w+", row.seen))
     watched.await_quiet(wanted)
     fault = case.fault(watched.cluster.pid_of(case.service))
+    # A process that is started again within a second may be away between two scrapes.
+    supervisor = Stopped(watched.cluster.process.pid)
     fired: set[str] = set()
     answers: list[object] = []
-    fault.inject()
     try:
+        if case.fault is Killed:
+            supervisor.inject()
+        fault.inject()
         wait_until(fault.has_happened, deadline_s=5, what=f"{case.service} has its fault")
         assert not case.answers or ask(watched.cluster) == 200
 
@@ -164,6 +168,7 @@ def test_a_row_shows_its_metric_and_its_alerts_and_warm_models_answer(watched: W
             raise AssertionError(f"fired {fired}, {case.seen} answered {answers[:1]}") from error
     finally:
         fault.heal()
+        supervisor.heal()
     watched.await_quiet(wanted)
 
 
