@@ -42,6 +42,10 @@ class Wire:
         self.flows = asyncio.Event()  # what follows the record waits for it
         self.flows.set()
         self.has_begun = asyncio.Event()
+        self.forgotten: list[str] = []
+
+    async def forget(self, address: str) -> None:
+        self.forgotten.append(address)
 
     async def read_state(
         self, address: str, request: host_pb2.ReadStateRequest, *, node_id: str
@@ -124,6 +128,7 @@ async def test_a_state_that_was_damaged_on_its_way_is_not_kept_and_leaves_nothin
     two.wire.change = DAMAGES[damage]
     await two.peers.bring(two.saved.domain, two.seek())
     assert (two.arrived, open_files()) == (0, before)
+    assert two.wire.forgotten == ([] if damage == "nothing" else ["there:1"]), "the next fetch connects anew"
     two.wire.change = lambda chunks: chunks
     two.know_address()
     await two.peers.bring(two.saved.domain, two.seek())
@@ -187,6 +192,19 @@ async def test_an_order_during_the_fetch_holds(tmp_path: Path) -> None:
     two.wire.flows.set()
     await bringing
     assert two.arrived == 0
+
+
+async def test_a_fetch_that_fails_beside_another_leaves_it_its_connection(tmp_path: Path) -> None:
+    two = Two(tmp_path)
+    two.wire.flows.clear()
+    bringing = asyncio.create_task(two.peers.bring(two.saved.domain, two.seek()))
+    await two.wire.has_begun.wait()
+    two.wire.change = DAMAGES["no record"]
+    await two.peers.bring(two.saved.domain, two.seek())
+    assert two.wire.forgotten == []
+    two.wire.flows.set()
+    await bringing
+    assert two.arrived > 0
 
 
 async def test_an_unknown_node_is_not_asked(tmp_path: Path) -> None:
