@@ -20,6 +20,7 @@ from bench.slow_link import slow_link
 from bench.speculation import Case, tokens_per_s
 from common.spec.layout import DeviceLayers, Layout
 from runner.core.model.model_files import ModelFiles
+from runner.core.speculation.drafters import NgramDrafter
 from runner.engine.batched.engine import BatchedEngine
 from runner.engine.batched.model_drafter import ModelDrafter
 from tests.integration.runner.harness import DEADLINE_S, Harness
@@ -61,6 +62,8 @@ async def measure(target: Path, draft: Path, layout: Layout, *, rounds: int, tok
         return guided(self, limit)
 
     ModelDrafter.draft = draft_guided  # type: ignore[method-assign]
+    # The answer repeats a token, which n-grams would guess in place of the draft model.
+    NgramDrafter.draft = lambda _self, _limit: []  # type: ignore[assignment, method-assign]  # see above
     harness = Harness(BatchedEngine(ModelFiles(model=target, draft=(draft,)), layout), overlap=True)
     await harness.load(deadline_s=LOAD_DEADLINE_S)
     try:
@@ -79,6 +82,7 @@ async def measure(target: Path, draft: Path, layout: Layout, *, rounds: int, tok
             speeds.append(f"{without:.1f}->{drafted:.1f}")
         drafted_tokens = sum(report.drafted_by_model for report in harness.reports)
         right_tokens = sum(report.accepted_by_model for report in harness.reports)
+        assert drafted_tokens, "the draft model has guessed"
         verdict = CASE.verdict(statistics.median(ratios))
         right = f"{right_tokens} of {drafted_tokens} right, {harness.model.speculation.draft_ms:.1f} ms a guess"
         print(f"{verdict}  [{', '.join(speeds)} tokens/s; {right}] load average {before_load}")
