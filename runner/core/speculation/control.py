@@ -56,8 +56,17 @@ class Acceptance:
     @property
     def share(self) -> float:
         """Between 0 and 1. Half a standard error less than was counted, as guesses too many cost more than too few."""
+        return max(0.0, self._right / self._seen - self._half_error)
+
+    @property
+    def hoped(self) -> float:
+        """Half a standard error more than was counted: what makes a drafter worth asking that is hardly known."""
+        return min(1.0, self._right / self._seen + self._half_error)
+
+    @property
+    def _half_error(self) -> float:
         share = self._right / self._seen
-        return max(0.0, share - 0.5 * math.sqrt(max(0.0, share * (1.0 - share)) / self._seen))
+        return 0.5 * math.sqrt(max(0.0, share * (1.0 - share)) / self._seen)
 
 
 class Experience:

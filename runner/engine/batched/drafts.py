@@ -44,15 +44,15 @@ class Drafts:
         model = self.model
         if model is None:
             return found
-        share = self._share(model, model.trust).share
-        if found.tokens and found.share >= share:
+        known = self._share(model, model.trust)
+        if found.tokens and found.share >= known.share:
             return found
-        tokens = self._of_model(model, min(limit, length(share, model.token_s)))
+        tokens = self._of_model(model, min(limit, length(known.hoped, model.token_s)))
         if not tokens:
             return found
         self.by_model = True
         self._offered.append((model, model.trust, tokens))
-        return Offer(tokens, share)
+        return Offer(tokens, known.share)
 
     def _first(self, limit: int) -> Offer:
         for number, drafter in enumerate(self.drafters):

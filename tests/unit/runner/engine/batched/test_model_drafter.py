@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from runner.core.speculation.control import Offer, choose_drafts, choose_length
 from runner.engine.batched.drafts import STALL_S_MIN, Drafts
 from runner.engine.batched.model_drafter import ModelDrafter
 from runner.engine.llama.draft_model import DraftModel, Lane
@@ -131,3 +132,23 @@ def test_the_model_is_asked_for_as_many_as_pay_unless_another_guess_is_likelier_
         found = drafts.offer(15, lambda *_: 2)
     assert found.tokens == [70, 71]
     assert not drafts.by_model
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_the_model_is_asked_while_it_may_pay_so_that_its_share_becomes_known(is_right: bool) -> None:
+    def length(share: float, token_s: float) -> int:
+        return choose_length(
+            share, sequences=1, token_s=token_s, seconds=lambda inputs: 50 + 13 * inputs, inputs_max=64
+        )
+
+    said, asked, offer = [1, 2], 0, Offer((), 0.0)
+    drafts = Drafts(said, [], model=drafter(said, Counting()))
+    for _ in range(40):
+        offer = drafts.offer(15, length)
+        asked += bool(offer.tokens)
+        drafts.learn([said[-1] + 1 if is_right else 60])
+    if is_right:
+        assert asked == 40
+        assert choose_drafts([offer], seconds=lambda inputs: 50 + 13 * inputs, inputs_max=64) != (0,)
+    else:
+        assert 0 < asked < 4
