@@ -152,7 +152,7 @@ def _count_draft(target: Launch, target_model: Any) -> MemoryUse | None:
         log.warning("draft.not_counted", text=error.message)
         return None
     try:
-        check_draft(target_model, model, launch.files.model.name)
+        check_draft(target_model, model, launch.files.model.name, rollback_tokens=target.layout.rollback_tokens)
         use = _count_cells(launch, model, projector=NO_PROJECTOR, parameters_of=draft_parameters).use
         vocabulary_size = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
         return with_rows(use, launch.layout, vocabulary_size=vocabulary_size)

@@ -77,7 +77,7 @@ def _whole(name: str, text: str) -> int:
 
 
 _TEXTS = ("backend", "max_shape", "policy", "cache_type_k", "cache_type_v", "flash_attention", "draft")
-_MODEL_NUMBERS = ("num_gpu", "main_gpu", "num_ctx", "num_batch", "num_thread")
+_MODEL_NUMBERS = ("num_gpu", "main_gpu", "num_ctx", "num_batch", "num_thread", "rollback_tokens")
 _REPLICA_NUMBERS = ("replicas_min", "replicas_max", "priority", "slots")
 # How the text of each name is read, beside the switches.
 _READS: dict[str, Callable[[str, str], Any]] = {

@@ -65,6 +65,7 @@ class Layout:
     op_offload: bool | None = None  # large batches compute host weights on a device; None: on
     ubatch_tokens: int = 0  # tokens of one graph; 0: as `batch_tokens`
     draft_digest: str = ""  # of the model that guesses tokens for this one; empty: none
+    rollback_tokens: int = 0  # that a recurrent state can go back; takes a copy of it each, for each slot
     # Not to be requested: see `runner.core.layout.cache_sizes`.
     separate_caches: bool = field(default=False, metadata={"local": True})
 
@@ -72,6 +73,11 @@ class Layout:
     def output_rows(self) -> int:
         """Return the rows of logits that a resolved layout reserves: one for each slot, and those of drafted tokens."""
         return min(self.slots + DRAFTED_TOKENS_MAX, max(self.batch_tokens, self.slots))
+
+    @property
+    def state_copies(self) -> int:
+        """Return the recurrent states that are allocated in each recurrent layer."""
+        return self.slots * (1 + self.rollback_tokens)
 
     @property
     def cache_types(self) -> tuple[str, str]:

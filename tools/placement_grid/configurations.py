@@ -48,6 +48,7 @@ class Configuration:
     devices: DeviceSet
     room: tuple[float, ...]  # of each device: what it has left, as a multiple of what is counted for it
     draft: str = ""  # model that guesses its tokens; empty: none
+    rollback_tokens: int = 0  # copies of a recurrent state, for each slot
 
     @property
     def name(self) -> str:
@@ -75,6 +76,7 @@ SIZES = (
     (65536, 4, 128),
 )
 STEPS = 4  # sizes and cache types that a shape meets on each device set
+ROLLBACKS = (0, 1, 3, 15)  # tokens that a recurrent state goes back, in each of the steps
 # Shapes with the vocabulary of the draft model, which they have in the last of their steps.
 DRAFTED, DRAFT_MODEL = ("tied", "moe"), "dense"
 CACHE_TYPES = ("f16", "q8_0", "q4_0")
@@ -91,6 +93,7 @@ def recipes() -> tuple[Recipe, ...]:
     return (
         *(replace(ZOO[name], context_tokens=1 << 17) if ZOO[name].context_tokens else ZOO[name] for name in tiny),
         replace(shape("57m"), context_tokens=1 << 17),
+        ZOO["hybrid_rollback"],
     )
 
 
@@ -121,6 +124,7 @@ def _cells() -> Iterator[Configuration]:
                     devices=devices,
                     room=_rooms(draw, devices),
                     draft=DRAFT_MODEL if recipe.name in DRAFTED and step == STEPS - 1 else "",
+                    rollback_tokens=ROLLBACKS[step] if recipe.name == "hybrid_rollback" else 0,
                 )
                 number += 1
     yield from _large(draw, number)

@@ -176,6 +176,7 @@ def _layout(configuration: Configuration, counts: Sequence[int], used: Sequence[
         "cache_type_k": configuration.cache_type,
         "cache_type_v": configuration.cache_type,
         "pipeline": configuration.devices.pipeline,
+        "rollback_tokens": configuration.rollback_tokens,
         "output_on_host": configuration.devices.output_on_host,
         "threads": 1,
     }

@@ -7,6 +7,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from common.byte_sizes import BYTES_MAX, parse_byte_size
+from common.spec.layout import DRAFTED_TOKENS_MAX
 from gateway.core.request.option_table import whole_number
 from gateway.http.endpoint.fields import Between, OwnBody
 from gateway.http.endpoint.response_model import ResponseModel
@@ -81,6 +82,9 @@ class ConstraintsBody(OwnBody):
     flash_attention: str = Field(default="", description="auto, on or off")
     use_mmap: bool | None = None
     draft: str = Field(default="", description="Name of a smaller model that guesses its tokens")
+    rollback_tokens: Annotated[int, Between(0, DRAFTED_TOKENS_MAX, whole=True)] = Field(
+        default=0, description="How far a recurrent state can go back behind wrong guesses; a copy of it for each token"
+    )
 
 
 class ExplainBody(OwnBody):

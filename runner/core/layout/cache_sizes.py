@@ -71,7 +71,7 @@ def block_cache_bytes(
         cells: of all slots together, for blocks that see everything.
     """
     return tuple(
-        _state_bytes(numbers, block) * layout.slots
+        _state_bytes(numbers, block) * layout.state_copies
         if not numbers.one("attention.head_count_kv", block) and _state_bytes(numbers, block)
         else _cell_bytes(numbers, layout, block) * _cells(numbers, layout, cells, windowed=windowed[block])
         for block in range(numbers.block_count)

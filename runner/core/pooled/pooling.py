@@ -42,5 +42,6 @@ def pooled_layout(layout: Layout, *, recurrent: bool) -> Layout:
         layout,
         slots=min(inputs, layout.context_tokens),
         batch_tokens=layout.context_tokens,
+        rollback_tokens=0,
         engine=ENGINE,
     )

@@ -20,6 +20,7 @@ class MemoryRules:
     """Limits of the engine's memory for this model."""
 
     erases_tail: bool = True  # False: recurrent state; only a whole sequence can be erased
+    rollback_tokens: int = 0  # inputs of the last call that a recurrent state can go back
     window_tokens: int = 0  # sliding attention window; 0: none. Positions before it may be gone
     can_move: bool = True  # positions can be renumbered (context shift)
 

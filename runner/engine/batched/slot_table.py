@@ -269,7 +269,7 @@ class SlotTable:
 
     def drop_beyond(self, slot: Slot) -> bool:
         """Forget what was evaluated behind the inputs that a slot holds."""
-        return self._context.erase(slot.id, len(slot.held) - slot.excess)
+        return self._context.take_back(slot.id, len(slot.held) - slot.excess)
 
     def _go_back(self, slot: Slot, kept_tokens: int) -> int:
         """Restore the latest checkpoint within the first inputs, else erase all; return how many inputs are left."""
@@ -455,6 +455,8 @@ class SlotTable:
             if self._parking.unpark(choice, stop):
                 slot.held = inputs[:prefix]
                 log.info("slot.unparked", slot=slot.id, tokens=prefix)
+            return
+        if self._context.is_taken_back(choice.source_id):
             return
         self._context.copy(choice.source_id, slot.id, stop)
         if choice.restores:

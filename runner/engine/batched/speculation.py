@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from common.clock import MS_PER_S, NS_PER_S
+from common.spec.layout import DRAFTED_TOKENS_MAX
 from common.spec.speculation import Speculation
 from runner.core.sequence.batching import BatchRow
 from runner.core.speculation.control import (
@@ -35,7 +36,10 @@ from runner.engine.contract.engine import StepReport
 from runner.engine.llama.context import Context
 from runner.engine.llama.draft_model import DraftModel
 
-NO_WAY_BACK = "the model has a recurrent state, which cannot go back behind a wrong guess"
+NO_WAY_BACK = (
+    "the model has a recurrent state, which goes back behind wrong guesses only with the constraint rollback_tokens, "
+    "and only if its architecture can"
+)
 
 
 class Speculator:
@@ -65,12 +69,13 @@ class Speculator:
         self.calls = CallTimes()
         self._allowance = Allowance()
         self._drafted_rows = 0  # of the call, if one of them has a draft
+        rules = slots.rules
+        self._sequence_max = DRAFTED_TOKENS_MAX if rules.erases_tail else rules.rollback_tokens  # drafted tokens of one
         self._inputs_max = min(context.ubatch_tokens, context.outputs_max)
         self._drafted = self._accepted = self._off = 0  # since the last report, as the two below
         self._drafted_by_model = self._accepted_by_model = 0
-        # A state that cannot go back would have to be copied before each call, and computed again after wrong guesses.
         self.state = Speculation(
-            off_reason="" if slots.rules.erases_tail else NO_WAY_BACK,
+            off_reason="" if self._sequence_max else NO_WAY_BACK,
             draft_ms=draft.token_s * MS_PER_S if draft is not None else 0.0,
             draft_off_reason=no_draft,
         )
@@ -107,7 +112,7 @@ class Speculator:
                 return
             if sequence.drafts is None:
                 sequence.drafts = self._drafts(slot, sequence)
-            most = sequence.request.speculative_tokens
+            most = min(sequence.request.speculative_tokens, self._sequence_max)
             limit = min(most, row.room_tokens - 1, sequence.rules.left - 1)
             before = sequence.drafts.off
             offers.append(sequence.drafts.offer(limit, partial(self._length, len(rows))))
@@ -188,7 +193,7 @@ class Speculator:
         seconds = self._seconds(alike=1)
         if self.state.off_reason or not seconds(1) or not seconds(2):
             return self.state
-        share = paying_share(seconds=seconds, inputs_max=self._inputs_max)
+        share = paying_share(seconds=seconds, inputs_max=min(self._inputs_max, 1 + self._sequence_max))
         return replace(self.state, call_ms=seconds(1) * MS_PER_S, paying_share=share)
 
     def _seconds(self, *, alike: int) -> Callable[[int], float]:

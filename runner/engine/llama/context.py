@@ -67,6 +67,11 @@ class Context:
         # Slots whose cells llama.cpp copies or rotates only at the start of its next decode: moved cells already have
         # their new positions and still the old keys, so a state that is copied before is lost.
         self._unfinished: set[int] = set()
+        # How far a recurrent state goes back behind what the slot's last call evaluated.
+        self.rollback_tokens: int = llama.llama_n_rs_seq(pointer)
+        # Last positions of slots whose state went back: their next call begins with an older one of its copies, which
+        # llama.cpp does not remember for another slot that gets the same state.
+        self._taken_back: dict[int, int] = {}
         self.can_shift: bool = bool(self._memory) and llama.llama_memory_can_shift(self._memory)
 
     def close(self) -> None:
@@ -117,8 +122,22 @@ class Context:
         self._check(slot_id)
         assert start >= 0, "positions"
         assert stop == -1 or start <= stop, "positions"
+        if self.rollback_tokens and 0 < start <= self.last_position(slot_id):
+            return False  # llama.cpp would agree, and take whatever copy an earlier call has left
         erased: bool = library.sequence_remove(self._memory, slot_id, start, stop)
         return erased
+
+    def take_back(self, slot_id: int, start: int) -> bool:
+        """Erase the positions from `start` on, all of them of the slot's last call; False: that is not possible."""
+        self._check(slot_id)
+        erased: bool = library.sequence_remove(self._memory, slot_id, start, -1)
+        if self.rollback_tokens:
+            self._taken_back[slot_id] = start - 1
+        return erased
+
+    def is_taken_back(self, slot_id: int) -> bool:
+        """Return True between `take_back` of a recurrent state and the slot's next call: it cannot be copied."""
+        return slot_id in self._taken_back and self._taken_back[slot_id] == self.last_position(slot_id)
 
     def copy(self, source_id: int, target_id: int, stop: int) -> None:
         """Let an empty slot use the cells [0, stop) of another one, or a copy of them where slots share none.
@@ -129,6 +148,7 @@ class Context:
         self._check(target_id)
         assert source_id != target_id, "copy onto itself"
         assert stop > 0, "copy of nothing"
+        assert not self.is_taken_back(source_id), "the copy would have a newer state"
         if self.shares_cells:
             library.sequence_copy(self._memory, source_id, target_id, 0, stop)
             return

@@ -154,14 +154,16 @@ def draft_parameters(layout: Layout) -> Any:
     return struct
 
 
-def check_draft(target_pointer: int, draft_pointer: int, name: str) -> None:
-    """Check that a draft model can guess for a target.
+def check_draft(target_pointer: int, draft_pointer: int, name: str, *, rollback_tokens: int) -> None:
+    """Check that a draft model can guess for a target, whose recurrent state can go back so many tokens.
 
     Raises:
         BadModelFile: it cannot.
     """
-    for pointer, which in ((target_pointer, "its target"), (draft_pointer, "it")):
+    recurrent = [draft_pointer] if rollback_tokens else [draft_pointer, target_pointer]
+    for pointer in recurrent:
         if llama.llama_model_is_recurrent(pointer) or llama.llama_model_is_hybrid(pointer):
+            which = "it" if pointer == draft_pointer else "its target"
             raise BadModelFile(f"{name}: {which} has a recurrent state, which cannot go back behind a wrong guess")
     difference = vocabulary_difference(vocabulary_facts(target_pointer), vocabulary_facts(draft_pointer))
     if difference:
@@ -179,7 +181,8 @@ def open_draft(target: Launch, model: Model, on_progress: Callable[[float], bool
         return None
     draft = load_launched(launch, on_progress)
     try:
-        check_draft(model.pointer, draft.pointer, launch.files.model.name)
+        rollback_tokens = target.layout.rollback_tokens
+        check_draft(model.pointer, draft.pointer, launch.files.model.name, rollback_tokens=rollback_tokens)
         context = open_context(launch, draft, draft_parameters(launch.layout), Context)
     except PunaError:
         draft.close()

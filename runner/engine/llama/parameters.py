@@ -87,6 +87,8 @@ def context_parameters(layout: Layout) -> Any:
     struct.n_ctx = cache_cells(layout)
     struct.n_seq_max = layout.slots
     struct.n_batch, struct.n_ubatch = batch_sizes(layout)
+    # llama.cpp aborts if the last tokens of a prompt, of which it keeps a state each, fill a graph.
+    struct.n_rs_seq = max(0, min(layout.rollback_tokens, struct.n_ubatch - 2))
     # The default would reserve logits for a whole batch.
     struct.n_outputs_max = layout.output_rows
     struct.n_threads = struct.n_threads_batch = layout.threads

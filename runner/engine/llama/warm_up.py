@@ -31,6 +31,7 @@ def warm_up(context: Context, model: Model, layout: Layout, times: StepTimes) ->
             context.erase(slot_id, 0)
     return MemoryRules(
         erases_tail=erases_tail,
+        rollback_tokens=context.rollback_tokens,
         window_tokens=model.window_tokens,
         # A recurrent state renumbers its position gladly, but cannot forget a range.
         can_move=context.can_shift and erases_tail,

@@ -113,6 +113,7 @@ def _plan_outside(
             use_mmap=constraints.use_mmap,
             engine=policy.engine,
             projector_digest=projector,
+            rollback_tokens=constraints.rollback_tokens,
         ).with_cache_types(*constraints.cache_types),
         slot_steps=slot_steps(constraints.slots or policy.num_parallel),
         constraints=constraints,

@@ -82,7 +82,7 @@ def cache_bytes(facts: ModelFacts, layout: Layout) -> list[int]:
     for block, (keys, values) in enumerate(zip(facts.layer_key_width, facts.layer_value_width, strict=False)):
         found[block] += cells * keys * key_bytes // key_elements + cells * values * value_bytes // value_elements
     for block, state in enumerate(facts.layer_state_bytes):
-        found[block] += state * layout.slots
+        found[block] += state * layout.state_copies
     return found
 
 

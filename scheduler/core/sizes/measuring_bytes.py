@@ -38,7 +38,7 @@ def measuring_bytes(
         on_devices.update(range(start, stop))
         if owner is not None and device is not None:
             key = owner.id, device.id
-            states = _state_bytes(facts, range(start, stop), layout.slots)
+            states = _state_bytes(facts, range(start, stop), layout)
             held[key] = held.get(key, reserve_bytes(device, policy)) + states
             if owner.id != head.id and (lending := owner.host_device) is not None:
                 held.setdefault((owner.id, lending.id), reserve_bytes(lending, policy))
@@ -49,7 +49,7 @@ def measuring_bytes(
             + reserve_bytes(host, policy)
             + TOKEN_BYTES * (facts.vocabulary_size or VOCABULARY_UNKNOWN)
             + CELL_BYTES * _cells(facts, layout)
-            + _state_bytes(facts, left, layout.slots)
+            + _state_bytes(facts, left, layout)
         )
     return held
 
@@ -61,6 +61,6 @@ def _cells(facts: ModelFacts, layout: Layout) -> int:
     return min(layout.context_tokens * layout.slots, CELLS_COUNTED_MAX)
 
 
-def _state_bytes(facts: ModelFacts, layers: Iterable[int], slots: int) -> int:
+def _state_bytes(facts: ModelFacts, layers: Iterable[int], layout: Layout) -> int:
     states = facts.layer_state_bytes
-    return slots * sum(states[layer] for layer in layers if layer < len(states))
+    return layout.state_copies * sum(states[layer] for layer in layers if layer < len(states))

@@ -9,7 +9,7 @@ from common.byte_sizes import BYTE_SIZE_TEXT, parse_byte_size
 from common.durations import parse_go_duration_ms, whole_ms
 from common.errors import InvalidRequest
 from common.nearest import did_you_mean
-from common.spec.layout import FlashAttention
+from common.spec.layout import DRAFTED_TOKENS_MAX, FlashAttention
 from scheduler.core.values.constraints import Constraints, FillPolicy, Shape
 
 LIST_LENGTH_MAX = 256
@@ -143,6 +143,7 @@ _PARSERS: Mapping[str, Callable[[str, object], Any]] = {
     "flash_attention": lambda name, value: FlashAttention(_one_of(*FlashAttention)(name, value)),
     "use_mmap": _boolean,
     "draft": _text,
+    "rollback_tokens": _whole(0, DRAFTED_TOKENS_MAX),
 }
 FIELD_NAMES = tuple(_PARSERS)
 _FIELDS = {_WRITTEN.get(field.name, field.name): field for field in fields(Constraints)}

@@ -75,6 +75,7 @@ class Constraints:
     flash_attention: FlashAttention | None = None
     use_mmap: bool | None = None
     draft: str = ""  # name of the model that guesses its tokens
+    rollback_tokens: int = 0  # that a recurrent state can go back behind wrong guesses
 
     def __post_init__(self) -> None:
         check_consistent(self)

@@ -213,8 +213,8 @@ async def running(
     **options: Any,
 ) -> AsyncIterator[Harness]:
     """A loaded engine whose bookkeeping is checked after every step; all slots must be free in the end."""
-    names = ("cache_type_k", "cache_type_v", "flash_attention")
-    chosen = {name: options.pop(name) for name in names if name in options}
+    names = ("cache_type_k", "cache_type_v", "flash_attention", "rollback_tokens")
+    chosen = {"rollback_tokens": 3, **{name: options.pop(name) for name in names if name in options}}
     layout = Layout(slots=slots, context_tokens=context, batch_tokens=batch, threads=threads, **chosen)
     files = ModelFiles(model=path, projector=projector, draft=() if draft is None else (draft,))
     engine = BatchedEngine(files, layout, BatchedOptions(verify=verify, **options))

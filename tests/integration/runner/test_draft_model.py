@@ -138,6 +138,23 @@ async def test_a_draft_model_that_cannot_guess_is_done_without(target: Path, zoo
         assert len((await harness.ask(PROMPT, max_tokens=5, ignore_eos=True, speculates=True)).ids) == 5
 
 
+async def test_a_recurrent_target_has_a_draft_model_if_its_state_goes_back(zoo: Zoo) -> None:
+    target = zoo("hybrid_rollback")
+    for rollback_tokens in (0, 3):
+        async with drafting(target, zoo("dense"), slots=2, rollback_tokens=rollback_tokens) as harness:
+            layout = replace(LAYOUT, slots=2, rollback_tokens=rollback_tokens, flash_attention=FlashAttention.ON)
+            measured = measure(ModelFiles(model=target, draft=(zoo("dense"),)), layout)
+            assert harness.model is not None
+            assert harness.model.memory is not None
+            assert harness.model.speculation is not None
+            assert bool(harness.model.speculation.draft_off_reason) == (rollback_tokens == 0)
+            assert harness.model.memory.host.cache_bytes == measured.host.cache_bytes
+            assert harness.model.memory.host.projector_bytes == measured.host.projector_bytes
+            await harness.ask(PROMPT, max_tokens=TOKENS, ignore_eos=True, speculates=True)
+            drafted, accepted = by_model(harness)
+            assert (drafted > accepted) == (rollback_tokens > 0)
+
+
 async def test_a_draft_model_that_fails_is_switched_off_and_the_answer_goes_on(
     target: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from common.errors import PunaError
+from common.spec.bands import Band
 from common.spec.layout import FlashAttention
 from common.spec.sampling import Sampling
 from protos import runner_pb2
 from tests.integration.runner import constraints
 from tests.integration.runner.conftest import Zoo
-from tests.integration.runner.harness import GREEDY, Answer, Harness, running
+from tests.integration.runner.harness import GREEDY, Answer, Harness, running, stand_at
 from tests.integration.runner.oracle import Oracles
 from tests.integration.runner.processes import DEADLINE_S, ROOT, RunnerProcess, collect, greedy, started
 from tools.model_zoo import ZOO, build
@@ -32,7 +33,8 @@ SEEDED = Sampling(temperature=0.9, seed=11, top_k=40, top_p=0.95)
 PENALISED = Sampling(temperature=0.7, seed=3, repeat_penalty=1.3, presence_penalty=0.4, dry_multiplier=0.8)
 TOKENS = 40
 GENERATING = [name for name, recipe in ZOO.items() if recipe.tokenizer is not None and recipe.pooling is None]
-NO_WAY_BACK = {"recurrent", "hybrid", "hybrid_rollback"}
+NO_WAY_BACK = {"recurrent", "hybrid"}
+GOES_BACK = "hybrid_rollback"  # by copies of its state
 LIST = 'root ::= ("- " [a-z]{2,12} "\\n"){4,8}'
 FORM = {
     "type": "object",
@@ -75,6 +77,7 @@ def drafting(path: Path, oracles: Oracles, drafted: int = 3, **options: Any) -> 
     return running(
         path,
         flash_attention=FlashAttention.ON,
+        rollback_tokens=drafted,
         sampling_threads=0,
         drafters=oracles,
         drafted_tokens=drafted,
@@ -211,6 +214,38 @@ async def test_answers_are_equal_when_runners_are_killed_at_every_seventh_token(
     }
     assert drafted > 0
     assert kills >= 3
+
+
+async def test_a_state_that_went_back_is_not_copied_for_another_slot(quantized: Quantized) -> None:
+    oracles = Oracles()
+    async with drafting(quantized(GOES_BACK), oracles, slots=2) as harness:
+        asked: dict[str, Any] = {"max_tokens": TOKENS, "ignore_eos": True}
+        plain = await harness.ask(PROMPT, cache_prompt=False, **asked)
+        oracles.answer, oracles.share = plain.ids, 0.0  # each call goes back
+        goes_on = stand_at(harness, 10)
+        first = harness.open(PROMPT, speculates=True, **asked)
+        await harness.until(lambda: counts(harness)[0] >= 4 * 3)
+        # All that the first one holds is the beginning of the second one.
+        second = harness.open(PROMPT, resumed=tuple(plain.ids[:20]), **asked)
+        goes_on.set()
+        await harness.read(first)
+        assert (await harness.read(second)).ids == plain.ids[20:]
+
+
+async def test_an_answer_whose_state_went_back_is_paused_and_goes_on(quantized: Quantized) -> None:
+    oracles = Oracles()
+    async with drafting(quantized(GOES_BACK), oracles, slots=1) as harness:
+        asked: dict[str, Any] = {"max_tokens": TOKENS, "ignore_eos": True, "cache_prompt": False}
+        plain = await harness.ask(PROMPT, **asked)
+        oracles.answer, oracles.share = plain.ids, 0.0  # each call goes back
+        goes_on = stand_at(harness, 10)
+        low = harness.open(PROMPT, speculates=True, band=Band.LOW, **asked)
+        await harness.until(lambda: counts(harness)[0] >= 4 * 3)
+        high = harness.open("Something else.", max_tokens=4, band=Band.HIGH)
+        goes_on.set()
+        await harness.read(high)
+        same(await harness.read(low), plain)
+        assert any(report.returned for report in harness.reports)
 
 
 async def test_constrained_answers_are_equal(quantized: Quantized) -> None:

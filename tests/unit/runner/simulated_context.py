@@ -96,6 +96,14 @@ class SimulatedContext:
         self._held[slot_id] = {at: cell for at, cell in self._held[slot_id].items() if not start <= at < end}
         return True
 
+    def take_back(self, slot_id: int, start: int) -> bool:
+        called = {position for slot, position, _ in self.calls[-1] if slot == slot_id}
+        assert all(at in called for at in self._held[slot_id] if at >= start), "more than the last call evaluated"
+        return self.erase(slot_id, start)
+
+    def is_taken_back(self, _: int) -> bool:
+        return False
+
     def copy(self, source_id: int, target_id: int, stop: int) -> None:
         assert not self._held[target_id]
         self._held[target_id] = {at: cell for at, cell in self._held[source_id].items() if at < stop}

@@ -31,6 +31,7 @@ FULL = cluster_pb2.Layout(
     op_offload=False,
     ubatch_tokens=32,
     draft_digest="cc",
+    rollback_tokens=3,
 )
 
 

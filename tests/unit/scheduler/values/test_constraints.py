@@ -92,6 +92,7 @@ def test_everything_that_can_be_written_is_understood_and_written_the_same_again
         "flash_attention": "on",
         "use_mmap": False,
         "draft": "small:latest",
+        "rollback_tokens": 7,
     }
     assert set(written) == set(FIELD_NAMES)
     constraints = parse_constraints(written)

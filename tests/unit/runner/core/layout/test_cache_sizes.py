@@ -68,6 +68,7 @@ def test_a_recurrent_block_has_a_state_for_each_slot_and_no_cells() -> None:
     }
     assert sizes(mamba, layout()) == (256 * (16 + 3) * 4 * 2,) * 2
     assert sizes(mamba, layout(context_tokens=8192)) == sizes(mamba, layout())
+    assert sizes(mamba, layout(rollback_tokens=3)) == tuple(4 * size for size in sizes(mamba, layout()))
 
 
 def test_a_hybrid_has_both() -> None:

@@ -69,16 +69,27 @@ def test_a_request_limits_the_drafts_of_a_call() -> None:
     assert max(report.drafted_tokens for report in simulation.recorder.reports) == 2
 
 
-def test_memory_that_cannot_go_back_has_no_drafts() -> None:
+def guessing_with(rules: MemoryRules) -> Simulation:
     def drafters(sequence: Sequence) -> list[Drafter]:
         return [Guesser(sequence, 1.0)]
 
-    simulation = Simulation(rules=MemoryRules(erases_tail=False), drafters=drafters, drafted_tokens=3)
+    simulation = Simulation(rules=rules, drafters=drafters, drafted_tokens=3)
     simulation.submit([1, 2], max_tokens=10, speculates=True)
     simulation.run()
+    return simulation
+
+
+def test_memory_that_cannot_go_back_has_no_drafts() -> None:
+    simulation = guessing_with(MemoryRules(erases_tail=False))
     assert len(simulation.context.calls) == 10
     assert simulation.loop.speculation.off_reason == NO_WAY_BACK
     assert simulation.recorder.reports[-1].speculation == Speculation(off_reason=NO_WAY_BACK)
+
+
+def test_memory_that_goes_back_a_few_inputs_has_no_more_drafts() -> None:
+    simulation = guessing_with(MemoryRules(erases_tail=False, rollback_tokens=2))
+    assert not simulation.loop.speculation.off_reason
+    assert max(report.drafted_tokens for report in simulation.recorder.reports) == 2
 
 
 def test_every_end_of_a_sequence_reports_the_counts_since_the_start() -> None:

@@ -43,6 +43,8 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
         ({"slots": 8}, {"n_ctx": 8192, "n_seq_max": 8, "n_outputs_max": 8 + DRAFTED_TOKENS_MAX}),
         ({"batch_tokens": 512}, {"n_batch": 512, "n_ubatch": 512}),
         ({"batch_tokens": 2}, {"n_batch": 4, "n_ubatch": 4, "n_outputs_max": 4}),
+        ({"rollback_tokens": 3}, {"n_rs_seq": 3}),
+        ({"rollback_tokens": 3, "batch_tokens": 4}, {"n_batch": 4, "n_ubatch": 4, "n_outputs_max": 4, "n_rs_seq": 2}),
         ({"threads": 7}, {"n_threads": 7, "n_threads_batch": 7}),
         ({"cache_type_k": "q8_0"}, {"type_k": 8}),
         ({"cache_type_v": "q4_0"}, {"type_v": 2}),
@@ -192,6 +194,7 @@ def test_every_resolved_field_is_covered_here() -> None:
         "op_offload",
         "ubatch_tokens",
         "draft_digest",
+        "rollback_tokens",
     }
     decided_by_the_runner = {"separate_caches"}
     assert set(Layout.__dataclass_fields__) - decided_by_the_runner == known
