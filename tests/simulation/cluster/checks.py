@@ -113,7 +113,7 @@ class Checks:
         ]
         if len(on_probation) > 1:
             self._fail(f"blame: {runner.name} ends with suspects of {on_probation}")
-        if len(numbers) > 1:
+        if len(numbers) != 1:
             return
         asked = self._episode.asked[numbers[0]]
         if not self._poisoned[asked.number] and asked.gateway.name in on_probation:

@@ -42,16 +42,20 @@ class SimRunnerClient:
         loop = asyncio.get_running_loop()
         until_s = None if timeout_s is None else loop.time() + timeout_s
         events = self._caller.network.stream(self._caller, runner, lambda: runner.generate(request))
-        async with closing(events) as answers:
-            while True:
-                try:
-                    async with asyncio.timeout_at(until_s):
-                        event = await anext(answers, None)
-                except TimeoutError as error:
-                    raise RequestTimeout("request timed out") from error
-                if event is None:
-                    return
-                yield event
+        runner.wanted.add(request.sampling.seed)
+        try:
+            async with closing(events) as answers:
+                while True:
+                    try:
+                        async with asyncio.timeout_at(until_s):
+                            event = await anext(answers, None)
+                    except TimeoutError as error:
+                        raise RequestTimeout("request timed out") from error
+                    if event is None:
+                        return
+                    yield event
+        finally:
+            runner.wanted.discard(request.sampling.seed)
 
     async def probation(
         self, request: runner_pb2.ProbationRequest, *, timeout_s: float | None = None

@@ -126,6 +126,14 @@ class FormulaContext:
         del self._held[slot_id][start:]
         return True
 
+    def take_back(self, slot_id: int, start: int) -> bool:
+        """Forget wrong guesses of a slot's last call."""
+        return self.erase(slot_id, start)
+
+    def is_taken_back(self, _: int) -> bool:
+        """Return False: a cell holds its own state."""
+        return False
+
     def copy(self, source_id: int, target_id: int, stop: int) -> None:
         """Take over the beginning of another slot."""
         self._held[target_id] = self._held[source_id][:stop]
@@ -232,7 +240,11 @@ class RunnerProcess(Process):
         poison_seed: int,
         on_poisoned: Callable[["RunnerProcess", list[int]], None],
     ) -> None:
-        """Seeds from `poison_seed` on end the process with their first step; then `on_poisoned` gets their numbers."""
+        """Seeds from `poison_seed` on end the process with their first step.
+
+        Then `on_poisoned` gets their numbers, without requests that a gateway has given up here: nobody is told that
+        they were computed all the same.
+        """
         placement = record.placement
         super().__init__(network, f"runner {placement.placement_id}.{placement.generation}", place)
         self.record = record
@@ -240,6 +252,7 @@ class RunnerProcess(Process):
         self.poison_seed = poison_seed
         self.on_poisoned = on_poisoned
         self.calls = 0  # of Generate, open on this side
+        self.wanted: set[int] = set()  # seeds of the calls that gateways have not given up
         self.engine = FormulaEngine(record.layout)
         engine: Any = self.engine
         self.streams = StreamTable(engine)
@@ -270,7 +283,7 @@ class RunnerProcess(Process):
                 await asyncio.sleep(self.pace.step_s)
                 if poison := [seed for seed in self.engine.seeds if seed >= self.poison_seed]:
                     self.kill()
-                    self.on_poisoned(self, [seed - self.poison_seed for seed in poison])
+                    self.on_poisoned(self, [seed - self.poison_seed for seed in poison if seed in self.wanted])
                     return
             else:
                 await self.engine.wake.wait()
