@@ -15,14 +15,20 @@ from google.protobuf import json_format
 from common.errors import BadModelFile
 from common.spec.codec import Codec
 from protos import cluster_pb2
-from runner.core.model.description import Description, TensorFacts, Value, describe, named_token_ids
+from runner.core.model.description import (
+    DETAILS_BYTES_MAX,
+    Description,
+    TensorFacts,
+    Value,
+    describe,
+    named_token_ids,
+    too_long,
+)
 from runner.core.model.model_memory import ModelMemory, describe_memory
 from runner.core.model.split_files import check_split, check_tensor_count
 from runner.engine.bindings.gguf_header import GgufHeader, open_gguf_header, special_tokens
 
 EXIT_BAD_FILE = 3
-# Of an array that is shown: more than any vocabulary has.
-ARRAY_ITEMS_MAX = 4_000_000
 MEMORY = Codec(ModelMemory, cluster_pb2.ModelMemory)
 
 
@@ -98,14 +104,14 @@ def read_header(*paths: Path) -> dict[str, object]:
     tensors: list[tuple[str, str, list[int]]] = []
     for position, path in enumerate(paths):
         with open_gguf_header(path) as header:
-            metadata = header.metadata(items_max=ARRAY_ITEMS_MAX) if position == 0 else metadata
+            metadata = header.whole_metadata() if position == 0 else metadata
             tensors += header.shapes()
     return {"metadata": dict(metadata), "tensors": tensors}
 
 
 def _describe(header: GgufHeader, metadata: Mapping[str, Value], tensors: list[TensorFacts]) -> Description:
     special = special_tokens(header)
-    named = header.token_texts(named_token_ids(metadata))
+    named = header.token_texts(named_token_ids(metadata), bytes_max=DETAILS_BYTES_MAX)
     return describe(
         metadata,
         tensors,
@@ -117,7 +123,14 @@ def _describe(header: GgufHeader, metadata: Mapping[str, Value], tensors: list[T
 
 
 def to_proto(description: Description) -> cluster_pb2.ModelDescription:
-    """Return the description as it travels."""
+    """Return the description as it travels.
+
+    Raises:
+        BadModelFile: it is too long to travel.
+    """
     shown = asdict(description)
     metadata = orjson.dumps(shown.pop("metadata")).decode()
-    return cluster_pb2.ModelDescription(**shown, metadata_json=metadata)
+    described = cluster_pb2.ModelDescription(**shown, metadata_json=metadata)
+    if described.ByteSize() > DETAILS_BYTES_MAX:
+        raise too_long()
+    return described

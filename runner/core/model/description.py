@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from common.chat_templates import granted_capabilities
+from common.errors import BadModelFile
 from common.fill_in import fill_in_tokens
+
+# Of a description: every process of the cluster gets those of all models, in messages of at most 32 MiB. Templates, the
+# keys and the texts of control tokens of real models are a tenth of that, and those of models of speech half of it.
+DETAILS_BYTES_MAX = 2 * 1024 * 1024
 
 Scalar = str | int | float | bool
 Value = Scalar | Sequence[Scalar]
@@ -159,6 +164,13 @@ def describe(
         eos_token=named_token("tokenizer.ggml.eos_token_id"),
         special_tokens=special_texts,
         metadata=metadata,
+    )
+
+
+def too_long() -> BadModelFile:
+    """Return the error of a header that says too much."""
+    return BadModelFile(
+        f"the texts of its keys and control tokens are more than a description may hold, {DETAILS_BYTES_MAX} bytes"
     )
 
 

@@ -11,11 +11,23 @@ from pathlib import Path
 
 from common.errors import BadModelFile
 from common.paths import open_regular
-from runner.core.model.description import Scalar, TensorFacts, TokenType, Value
-from runner.core.model.gguf_check import BLOCKS_MAX, BadGguf, BlockFormat, check_gguf
+from runner.core.model.description import DETAILS_BYTES_MAX, Scalar, TensorFacts, TokenType, Value, too_long
+from runner.core.model.gguf_check import (
+    ARRAY_ELEMENTS_MAX,
+    BLOCKS_MAX,
+    HEADER_BYTES_MAX,
+    STRING_BYTES_MAX,
+    TEMPLATE_BYTES_MAX,
+    BadGguf,
+    BlockFormat,
+    check_gguf,
+)
 from runner.engine.bindings import ggml
 
 METADATA_ITEMS_MAX = 5
+# Of a text that is described; a longer one comes as empty, as an array of more items does.
+TEXT_BYTES_SHOWN = TEMPLATE_BYTES_MAX
+TOKEN_BYTES_LEAST = 4  # of a token that is described, beside its text
 TOKENS_KEY = "tokenizer.ggml.tokens"
 TOKEN_TYPES_KEY = "tokenizer.ggml.token_type"  # noqa: S105  # a key of the file format, no secret
 
@@ -58,9 +70,17 @@ class GgufHeader:
         self._pointer = pointer
         self._ids = {self._key(index): index for index in range(ggml.gguf_key_count(pointer))}
 
-    def metadata(self, *, items_max: int = METADATA_ITEMS_MAX) -> dict[str, Value]:
-        """Every key; arrays of more items come as empty."""
-        return {key: self._value(index, items_max) for key, index in self._ids.items()}
+    def metadata(self) -> dict[str, Value]:
+        """Every key; arrays of more than a few items and long texts come as empty.
+
+        Raises:
+            BadModelFile: the texts are more than a description may hold.
+        """
+        return self._values(METADATA_ITEMS_MAX, TEXT_BYTES_SHOWN, DETAILS_BYTES_MAX)
+
+    def whole_metadata(self) -> dict[str, Value]:
+        """Every key with its whole value."""
+        return self._values(ARRAY_ELEMENTS_MAX, STRING_BYTES_MAX, HEADER_BYTES_MAX)
 
     def layer_arrays(self) -> dict[str, list[Scalar]]:
         """Arrays of numbers that are short enough to have one for each layer."""
@@ -92,11 +112,17 @@ class GgufHeader:
         """Tokens of the tokenizer; 0 without one."""
         return self._count(TOKENS_KEY, ggml.GGUF_STRING)
 
-    def token_texts(self, ids: Sequence[int]) -> dict[int, str]:
-        """Return the tokenizer's texts of these tokens; empty for those that it has not."""
+    def token_texts(self, ids: Sequence[int], *, bytes_max: int) -> dict[int, str]:
+        """Return the tokenizer's texts of these tokens; empty for those that it has not.
+
+        Raises:
+            BadModelFile: they have more bytes.
+        """
         known = range(self.vocabulary_size())
-        texts = self._token_texts([index for index in ids if index in known])
-        return {**dict.fromkeys(ids, ""), **{index: _text(text) for index, text in texts}}
+        texts = dict(self._token_texts([index for index in ids if index in known]))
+        if sum(map(len, texts.values())) + len(ids) * TOKEN_BYTES_LEAST > bytes_max:
+            raise too_long()
+        return {**dict.fromkeys(ids, ""), **{index: _text(text) for index, text in texts.items()}}
 
     def token_bytes_max(self) -> int:
         """Return the length of the longest token's text; 0 without a tokenizer."""
@@ -128,23 +154,30 @@ class GgufHeader:
         count: int = ggml.gguf_array_count(self._pointer, index)
         return count
 
-    def _value(self, index: int, items_max: int) -> Value:
-        kind = ggml.gguf_value_type(self._pointer, index)
-        if kind == ggml.GGUF_STRING:
-            return _text(ggml.gguf_value_string(self._pointer, index))
-        if kind == ggml.GGUF_ARRAY:
-            return self._short_array(index, items_max)
-        scalar: Scalar = ggml.gguf_scalar_readers[kind](self._pointer, index)
-        return scalar
-
-    def _short_array(self, index: int, items_max: int) -> list[Scalar]:
-        count = ggml.gguf_array_count(self._pointer, index)
-        if not 0 < count <= items_max:
-            return []
-        kind = ggml.gguf_array_type(self._pointer, index)
-        if kind == ggml.GGUF_STRING:
-            return [_text(ggml.gguf_array_string(self._pointer, index, item)) for item in range(count)]
-        return self._scalars(index, kind, count)
+    def _values(self, items_max: int, text_bytes_max: int, bytes_max: int) -> dict[str, Value]:
+        found: dict[str, Value] = {}
+        for key, index in self._ids.items():
+            kind = ggml.gguf_value_type(self._pointer, index)
+            if kind == ggml.GGUF_STRING:
+                raw = [ggml.gguf_value_string(self._pointer, index) or b""]
+            elif kind != ggml.GGUF_ARRAY:
+                found[key] = ggml.gguf_scalar_readers[kind](self._pointer, index)
+                continue
+            else:
+                count = ggml.gguf_array_count(self._pointer, index)
+                count = count if count <= items_max else 0
+                items = ggml.gguf_array_type(self._pointer, index)
+                if items != ggml.GGUF_STRING:
+                    found[key] = self._scalars(index, items, count) if count else []
+                    continue
+                raw = [ggml.gguf_array_string(self._pointer, index, item) for item in range(count)]
+            # Before they are decoded: what is not UTF-8 takes long.
+            bytes_max -= sum(size for text in raw if (size := len(text)) <= text_bytes_max)
+            if bytes_max < 0:
+                raise too_long()
+            texts = [_text(text) if len(text) <= text_bytes_max else "" for text in raw]
+            found[key] = texts if kind == ggml.GGUF_ARRAY else texts[0]
+        return found
 
     def _scalars(self, index: int, kind: int, count: int) -> list[Scalar]:
         return list((ggml.GGUF_SCALARS[kind] * count).from_address(ggml.gguf_array_data(self._pointer, index)))
@@ -181,9 +214,13 @@ def open_gguf_header(path: Path) -> Iterator[GgufHeader]:
 
 
 def special_tokens(header: GgufHeader) -> Mapping[int, str]:
-    """Tokens that the tokenizer reads as control tokens when special tokens are parsed."""
+    """Tokens that the tokenizer reads as control tokens when special tokens are parsed.
+
+    Raises:
+        BadModelFile: they are more than a description may hold.
+    """
     ids = header.tokens_of(TokenType.CONTROL, TokenType.UNKNOWN)
-    return header.token_texts(ids)
+    return header.token_texts(ids, bytes_max=DETAILS_BYTES_MAX)
 
 
 def _text(raw: bytes | None) -> str:

@@ -18,7 +18,7 @@ from runner.host.processes.process import ProcessHandle
 
 INSPECT_TIMEOUT_S = 20.0
 # Part of the cache's file names: raise it when inspection finds or refuses more than before.
-INSPECTION_VERSION = 2
+INSPECTION_VERSION = 3
 CRASHES_MAX = 2  # of the process that looked; then the file is given up
 ADAPTER_KIND = "adapter"  # of general.type
 

@@ -20,7 +20,9 @@ from runner.host.files.blobs import BlobStore
 from runner.host.files.inspection import ADAPTER_KIND, Inspector, general_type, is_projector, metadata_of, sees
 from runner.host.files.verification import Verifier
 
-TEXT_BYTES_MAX = 1024 * 1024  # of a template, a system text, a licence...
+TEXT_BYTES_MAX = 1024 * 1024  # of a template, a system text, all licences...
+# Of all models of a node in the messages that list them, which may have twice as much (`MESSAGE_BYTES_MAX`).
+ROWS_BYTES_MAX = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +119,18 @@ def read_texts(manifest: Manifest, blobs: BlobStore) -> Texts:
     """Read the small blobs. One that cannot be read or used is as if it were not there.
 
     Raises:
-        BadModelFile: one of them is not what its digest says.
+        BadModelFile: one of them is not what its digest says, or those of one kind are too long together.
     """
 
     def texts(kind: MediaType) -> list[str]:
-        found = (read_small(layer, blobs) for layer in manifest.of(kind))
-        return [content.decode(errors="replace") for content in found if content is not None]
+        found, size = [], 0
+        for layer in manifest.of(kind):
+            content = read_small(layer, blobs) or b""
+            size += len(content)
+            if size > TEXT_BYTES_MAX:
+                raise BadModelFile(f"the layers {kind.value} have more than {TEXT_BYTES_MAX} bytes together")
+            found.append(content.decode(errors="replace"))
+        return list(filter(None, found))
 
     config = read_small(manifest.config, blobs) if manifest.config is not None else None
     says = _object(config)
@@ -221,6 +229,25 @@ async def look_at(
         if Capability.VISION.value not in row.description.capabilities:
             row.description.capabilities.append(Capability.VISION.value)
     return weights
+
+
+def fit_together(rows: Sequence[cluster_pb2.Model]) -> list[cluster_pb2.Model]:
+    """Return rows that fit in one message: where they do not, the newest come without texts, and cannot be used."""
+    left, found = ROWS_BYTES_MAX, list(rows)
+    for index in sorted(range(len(rows)), key=lambda index: (rows[index].modified_at_unix_s, rows[index].name)):
+        row = rows[index]
+        if row.ByteSize() > left:
+            row = found[index] = cluster_pb2.Model(
+                name=row.name,
+                digest=row.digest,
+                size_bytes=row.size_bytes,
+                modified_at_unix_s=row.modified_at_unix_s,
+                manifest_digest=row.manifest_digest,
+                error=f"the descriptions of this node's models have more than {ROWS_BYTES_MAX} bytes together; "
+                "delete models to use this one",
+            )
+        left -= row.ByteSize()
+    return found
 
 
 def _grant_of_template(row: cluster_pb2.Model) -> None:
