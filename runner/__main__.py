@@ -20,11 +20,11 @@ MODES = {
 }
 _HEADER_BYTES = 4 * 1024**3
 _HALF_OF_RAM = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-# These read files, graphs (`rpc`) or answers of lent devices (`probe`) that may be hostile. Headers that take more than
-# two seconds to inspect are refused by their counts (`gguf_check.WORK_MAX`); a measurement maps no weights, but engines
-# allocate recurrent states even to count them.
+# These read files, graphs (`rpc`) or answers of lent devices (`probe`) that may be hostile. Headers that take long to
+# describe are refused by their counts (`gguf_check.WORK_MAX`) and their texts (`description.DETAILS_BYTES_MAX`). A
+# measurement maps no weights, but engines allocate recurrent states even to count them.
 CONFINED = {
-    "inspect": Limits(cpu_s=5, memory_bytes=_HEADER_BYTES, opens_devices=False),
+    "inspect": Limits(cpu_s=2, memory_bytes=_HEADER_BYTES, opens_devices=False),
     "measure": Limits(cpu_s=20, memory_bytes=max(_HEADER_BYTES, _HALF_OF_RAM)),
     "probe": Limits(),
     "rpc": Limits(),

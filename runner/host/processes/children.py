@@ -44,6 +44,8 @@ class RunnerChildResult:
         if self.exit_code is None:
             return "it did not answer in time"
         how = f"signal {-self.exit_code}" if self.exit_code < 0 else f"exit status {self.exit_code}"
+        if self.exit_code == -signal.SIGKILL:
+            how += " (it used up its processor time, or the machine its memory)"
         return f"{how}: {self.last_errors}" if self.last_errors else how
 
 
