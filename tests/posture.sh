@@ -264,6 +264,15 @@ changed_files() { # FOLDER…: that hold the canary
     find "$@" -xdev -type f -newermt "@$((STARTED - 1))" -exec grep -laF "$CANARY" {} +
 }
 
+check_images() { # CONTAINER…: a tag can be moved to another image; one that was built here has no digest
+    tagged=$(for container; do of "$container" '{{.Config.Image}}'; done | sort -u | grep -v '@sha256:[0-9a-f]\{64\}$')
+    if [ -z "$tagged" ]; then
+        echo "ok   images: each is named by its digest"
+    else
+        echo "-    images: not named by digests (deploy/README.md, Pinning): $(echo $tagged)"
+    fi
+}
+
 posture_of_compose() { # PROJECT
     containers=$(docker ps --quiet --filter "label=com.docker.compose.project=$1")
     [ -n "$containers" ] || { echo "FAIL no container of the project $1 runs"; exit 1; }
@@ -282,6 +291,8 @@ posture_of_compose() { # PROJECT
             $(volumes_of_others "$container" $containers)
     done
     check_landlock
+    # shellcheck disable=SC2086  # identifiers of containers
+    check_images $containers
     check "networks: Redis has no way out" is "internal: $(docker network inspect --format '{{.Internal}}' "$1_control")" "internal: true"
     # Empty files are the places of mounts.
     # shellcheck disable=SC2086  # paths of volumes

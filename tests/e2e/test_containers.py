@@ -208,6 +208,8 @@ def test_the_posture_of_a_project_as_it_is_shipped_passes(cluster: ComposeCluste
     status, lines = posture(cluster)
     assert [line for line in lines if not line.startswith(("ok ", "-  "))] == []
     assert status == 0
+    (images,) = (line for line in lines if "images: " in line)
+    assert IMAGE in images
     for service in SERVICES:
         assert f"ok   {service}: cannot write to its image" in lines
         assert f"ok   {service}: cannot read secrets of other roles" in lines

@@ -1,7 +1,10 @@
 """tests/posture.sh against `puna up`: a cluster as it is shipped passes, and what is broken on purpose is named."""
 
+import re
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from tests.cluster import Cluster, start_cluster
 
@@ -54,3 +57,22 @@ def test_a_published_gateway_and_a_secret_in_the_environment_are_named(tmp_path:
     assert f"FAIL listeners: none beyond loopback but none: port {own.port} " in lines
     assert "FAIL gateway: no secret in its environment: HF_TOKEN " in lines
     assert not [line for line in lines if "runner serve" in line]
+
+
+@pytest.mark.parametrize(
+    ("images", "line"),
+    [
+        ((f"redis@sha256:{'0' * 64}", f"puna:1@sha256:{'a' * 64}"), "ok   images: each is named by its digest"),
+        (
+            ("puna:latest", f"redis@sha256:{'0' * 64}", "redis@sha256:short"),
+            "-    images: not named by digests (deploy/README.md, Pinning): puna:latest redis@sha256:short",
+        ),
+    ],
+)
+def test_images_that_are_not_named_by_digests_are_named(images: tuple[str, ...], line: str) -> None:
+    """With an engine that says of each container that it is its image."""
+    functions = re.findall(r"^(?:of|check_images)\(\) \{.*?^\}", SCRIPT.read_text(), re.MULTILINE | re.DOTALL)
+    engine = 'docker() { echo "$4"; }'
+    script = "\n".join(["set -u", engine, *functions, 'check_images "$@"'])
+    done = subprocess.run(["sh", "-c", script, "-", *images], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [line]

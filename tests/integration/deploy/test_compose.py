@@ -406,6 +406,19 @@ def test_the_example_names_every_variable_and_its_default() -> None:
             assert told[name].removeprefix(f"{FOLDER}/") == default.removeprefix(f"{FOLDER}/"), f"{file}: {name}"
 
 
+def test_each_image_can_be_named_by_its_digest_and_the_page_lists_how() -> None:
+    """Whatever a file runs or builds from comes from a variable, or from an argument of the bake file."""
+    page = text_of("deploy/README.md").partition("**Pinning.**")[2].partition("\n**")[0]
+    named = set(re.findall(r"`([A-Z_]*IMAGE)`", page))
+    read: set[str] = set()
+    for file in FILES:
+        for value in re.findall(r"^\s*(?:image|BASE_IMAGE|BUILDER_IMAGE): (.+)$", text_of(file), re.MULTILINE):
+            read |= set(re.findall(r"^\$\{([A-Z_]*IMAGE):-", value)) or {value}
+    assert named == read
+    stages = re.findall(r"^FROM (\S+)", text_of("deploy/Dockerfile"), re.MULTILINE)
+    assert stages == ["${BUILDER_IMAGE}", "${BASE_IMAGE}"]
+
+
 @pytest.mark.parametrize(
     "files", [(MAIN,), *((MAIN, one) for one in ADDITIONS), (MAIN, *ADDITIONS), (HOST,)], ids="+".join
 )
