@@ -2,10 +2,11 @@
 
 import ipaddress
 import socket
+import sys
 from collections.abc import Iterator
 
 UNIX_PREFIX = "unix:"
-_LISTEN = "0A"  # state of a socket in the kernel's tables
+_ESTABLISHED, _LISTEN = "01", "0A"  # states of a socket in the kernel's tables
 
 
 def split_host_port(address: str) -> tuple[str, int]:
@@ -75,6 +76,23 @@ def listening_inodes(table: str, port: int) -> Iterator[int]:
         fields = line.split()
         if len(fields) > 9 and fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
             yield int(fields[9])
+
+
+def connected_user(table: str, address: tuple[str, int], other: tuple[str, int]) -> int | None:
+    """Return the user whose socket at an IPv4 address is connected to another one, from the text of /proc/net/tcp.
+
+    None: there is none, or it was closed on one side. The kernel shows closed sockets as those of root.
+    """
+    ends = [_kernel_address(*address), _kernel_address(*other)]
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 9 and fields[1:3] == ends:
+            return int(fields[7]) if fields[3] == _ESTABLISHED else None
+    return None
+
+
+def _kernel_address(host: str, port: int) -> str:
+    return f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
 
 
 def peer_address(peer: str) -> str:

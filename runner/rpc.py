@@ -1,8 +1,9 @@
 """`python -m runner rpc`: lend devices of this node over llama.cpp RPC, for one placement.
 
-The server listens on loopback and trusts every client, so this process has nothing worth taking: no secrets in its
-environment, no cache directory, no core dumps, no way to gain rights. The host's tunnel decides who may connect. One
-line on standard output says where it listens, a further one each time what is allocated on a device changes.
+The server listens on loopback and trusts every client. So connections of other users of this machine are closed before
+it sees them, and this process has nothing worth taking: no secrets in its environment, no cache directory, no core
+dumps, no way to gain rights. The host's tunnel decides who may connect from elsewhere. One line on standard output says
+where it listens, a further one each time what is allocated on a device changes.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from pathlib import Path
 import orjson
 
 from common.network import listening_inodes
+from common.sandbox.accepting import accept_users
 from runner.core.layout.layout import automatic_threads
 from runner.cores import computing_cores
 from runner.engine.bindings.library import start_engine
@@ -62,6 +64,9 @@ def run(args: argparse.Namespace) -> int:
             DeviceCap(here[device_id], max_bytes=limits.get(device_id, 0), on_change=partial(say.used, index))
             for index, device_id in enumerate(args.device)
         ]
+        # The host is this user, or root where this process is a user of its own.
+        if not accept_users({os.getuid(), 0}):
+            print("puna runner rpc: other users of this machine can connect, too; Linux 5.0 is needed", file=sys.stderr)
         threads = automatic_threads(physical_cores=computing_cores(), weights_bytes=args.weights_bytes)
         for _ in range(LISTEN_ATTEMPTS):
             port = _free_port()

@@ -1,11 +1,14 @@
 """The borrower's end of the tunnel: devices of other nodes as RPC servers on loopback, for one runner alone."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from common.errors import ModelUnavailable, NotSupported
-from common.network import split_host_port
+from common.network import connected_user, split_host_port
+from common.sandbox.confinement import RUNNER_USERS
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2, host_pb2
 from runner.core.host.leases import rpc_server_of
@@ -102,7 +105,7 @@ class Borrowed:
     async def _listen(self, peer: host_pb2.Peer, number: int) -> _Channel:
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             plain = TunnelStream(reader, writer)
-            if len(channel.connections) >= CONNECTIONS_MAX:
+            if len(channel.connections) >= CONNECTIONS_MAX or not _is_own(writer):
                 plain.close()
                 return
             task = asyncio.create_task(self._carry(peer, number, plain))
@@ -139,6 +142,13 @@ class Borrowed:
             stream.close()
             raise
         return stream
+
+
+def _is_own(writer: asyncio.StreamWriter) -> bool:
+    """Return True if a runner of this host connected, and no other user of the machine."""
+    ends = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+    user = connected_user(Path("/proc/self/net/tcp").read_text(), *ends)
+    return user is not None and (user in (os.geteuid(), 0) or user in RUNNER_USERS)
 
 
 class Borrower:

@@ -1,5 +1,6 @@
 """`runner rpc` by itself: what it lends, says and refuses, and when it ends."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,6 +50,39 @@ def test_it_lends_the_named_device_on_loopback_with_the_limit_as_its_size() -> N
         core = next(line for line in limits.splitlines() if line.startswith("Max core file size"))
         assert core.split()[4:6] == ["1", "1"]
         assert "NoNewPrivs:\t1" in Path(f"/proc/{process.pid}/status").read_text()
+
+
+NOBODY = 65534
+GREET = """
+import encodings.idna, os, socket, sys
+from runner.engine.devices.rpc_hello import RpcUnusable, rpc_hello
+
+user, host, port = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+os.setgroups([])
+os.setgid(user)
+os.setuid(user)
+try:
+    print(rpc_hello(host, port, timeout_s=5))
+except RpcUnusable:
+    print("refused")
+held = socket.create_connection((host, port))
+print("holds", flush=True)
+input()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_other_users_of_the_machine_are_not_served_and_keep_no_one_waiting() -> None:
+    """The server serves one client at a time, so a connection that is held would be enough to stop it."""
+    with lending("--device", "cpu") as process:
+        host, port = address_of(process)
+        command = [sys.executable, "-c", GREET, str(NOBODY), host, str(port)]
+        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None
+            assert [other.stdout.readline(), other.stdout.readline()] == ["refused\n", "holds\n"]
+            for _ in range(3):
+                assert rpc_hello(host, port, timeout_s=5)
+            other.kill()
 
 
 def test_it_ends_when_whoever_started_it_is_gone() -> None:

@@ -1,7 +1,9 @@
 """The tunnel between two hosts with a plain server behind it: who gets in, and what arrives."""
 
 import asyncio
+import os
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import ModelUnavailable
+from common.sandbox.confinement import RUNNER_USERS
 from protos import cluster_pb2, host_pb2
 from runner.core.host.leases import LentAt, Share, Terms
 from runner.core.host.tunnel import Opening, Purpose, opening_line
@@ -110,6 +113,34 @@ async def test_bytes_arrive_whole_and_each_direction_ends_by_itself(tmp_path: Pa
         writer.write(sent)
         writer.write_eof()
         assert await reader.read(-1) == sent
+
+
+ECHO_AS = """
+import os, socket, sys
+os.setgroups([])
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[1]))
+with socket.socket() as client:
+    client.settimeout(30)
+    client.connect(("127.0.0.1", int(sys.argv[2])))
+    try:
+        client.sendall(b"hello")
+        print(client.recv(5))
+    except ConnectionError:
+        print(b"")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(("user", "heard"), [(0, b"hello"), (RUNNER_USERS[7], b"hello"), (65534, b"")])
+async def test_only_users_of_runners_reach_what_is_borrowed(user: int, heard: bytes, tmp_path: Path) -> None:
+    async with tunnel(tmp_path) as ends:
+        borrowed = await ends.borrow()
+        address, _ = borrowed.address_of(cluster_pb2.DeviceLayers(device_id="gpu", node_id="lender"))
+        words = ["-c", ECHO_AS, str(user), address.rpartition(":")[2]]
+        process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
+        output, _ = await process.communicate()
+    assert output.decode().strip() == repr(heard)
 
 
 async def test_a_slow_reader_holds_the_sender_back(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Addresses are read as they are written."""
 
+import sys
+
 import pytest
 
-from common.network import is_private_listener, split_host_port
+from common.network import connected_user, is_private_listener, split_host_port
 
 
 @pytest.mark.parametrize(
@@ -32,3 +34,18 @@ def test_an_address_without_a_port_is_refused(address: str) -> None:
 )
 def test_only_sockets_and_loopback_are_private(address: str, private: bool) -> None:
     assert is_private_listener(address) is private
+
+
+TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:1389 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0
+   1: 0100007F:C350 0100007F:1389 01 00000000:00000000 00:00000000 00000000  1000        0 2 1 0 20 4 30 10 -1
+   2: 0100007F:1389 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 3 1 0 20 4 30 10 -1
+   3: 0100007F:C351 0100007F:1389 05 00000000:00000000 00:00000000 00000000     0        0 0 1 0 20 4 30 10 -1
+"""
+
+
+@pytest.mark.skipif(sys.byteorder != "little", reason="the kernel writes addresses in the order of the machine")
+@pytest.mark.parametrize(("port", "user"), [(50000, 1000), (50001, None), (50002, None)])
+def test_the_user_of_a_connection_is_known_while_both_ends_are_open(port: int, user: int | None) -> None:
+    """One that its user has closed is shown as one of root."""
+    assert connected_user(TABLE, ("127.0.0.1", port), ("127.0.0.1", 5001)) == user
