@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 
 from common.sandbox.confinement import OWN_USER, Limits, confine
+from runner.core.model.split_files import FILES_MAX
 
 MODES = {
     "host": ("runner.host.app", "own this node: start, watch and stop runners"),
@@ -23,12 +24,16 @@ _HALF_OF_RAM = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 # These read files, graphs (`rpc`) or answers of lent devices (`probe`) that may be hostile. Headers that take long to
 # describe are refused by their counts (`gguf_check.WORK_MAX`) and their texts (`description.DETAILS_BYTES_MAX`). A
 # measurement maps no weights, but engines allocate recurrent states even to count them.
+_MOST_MEMORY = max(_HEADER_BYTES, _HALF_OF_RAM)
 CONFINED = {
-    "inspect": Limits(cpu_s=2, memory_bytes=_HEADER_BYTES, opens_devices=False),
-    "measure": Limits(cpu_s=20, memory_bytes=max(_HEADER_BYTES, _HALF_OF_RAM)),
-    "probe": Limits(),
-    "rpc": Limits(),
-    "serve": Limits(starts_processes=True),  # the decoder of images
+    "inspect": Limits(cpu_s=2, open_files=64, memory_bytes=_HEADER_BYTES, opens_devices=False),
+    "measure": Limits(cpu_s=20, open_files=FILES_MAX + 256, memory_bytes=_MOST_MEMORY),  # of a split model, all at once
+    "probe": Limits(
+        cpu_s=60 + (os.cpu_count() or 1), open_files=256, memory_bytes=_MOST_MEMORY
+    ),  # a second on each core
+    # These two run for as long as they are wanted, and their memory is what they are for.
+    "rpc": Limits(open_files=256),
+    "serve": Limits(starts_processes=True),  # the decoder of images; each client of a runner is an open file
 }
 
 
@@ -37,7 +42,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m runner")
     chosen = sys.argv[1] if len(sys.argv) > 1 else ""
     if chosen in CONFINED:
-        confine(sys.argv[2:], CONFINED[chosen])
+        # `probe --hold` takes all memory of a device, which is what it is for.
+        confine(sys.argv[2:], Limits(open_files=256) if "--hold" in sys.argv else CONFINED[chosen])
     modes = parser.add_subparsers(metavar="MODE", required=True)
     for name, (module_name, summary) in MODES.items():
         mode = modes.add_parser(name, help=summary, description=summary)

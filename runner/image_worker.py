@@ -27,6 +27,7 @@ DECODED, REFUSED = 0, 1
 
 CPU_S_MAX = 10
 MEMORY_BYTES_MAX = 1024 * 1024 * 1024
+OPEN_FILES_MAX = 32
 PIXEL_BYTES_MAX = 128 * 1024 * 1024
 REASON_BYTES_MAX = 200
 
@@ -47,6 +48,7 @@ def limit_child(library: ctypes.CDLL) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_FSIZE, (PIXEL_BYTES_MAX, PIXEL_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_MAX, OPEN_FILES_MAX))
     sandbox.confine_worker(reads_libraries=False)
 
 

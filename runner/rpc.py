@@ -9,7 +9,6 @@ where it listens, a further one each time what is allocated on a device changes.
 import argparse
 import contextlib
 import os
-import resource
 import socket
 import sys
 import threading
@@ -30,7 +29,6 @@ from runner.engine.devices.devices import LOOPBACK, open_devices, serve_devices
 LISTEN_ATTEMPTS = 5
 LISTEN_TIMEOUT_S = 10.0
 LISTEN_LOOK_S = 0.002
-FILES_MAX = 256
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Lend until killed. 1 if a device is not here or nothing can be listened on."""
-    _limit_open_files()
     say = _Facts()
     if args.end_with_stdin:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
@@ -136,12 +133,6 @@ def _end_with_stdin() -> None:
     while os.read(0, 4096):
         pass
     os._exit(0)
-
-
-def _limit_open_files() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 
 
 def _limit(text: str) -> tuple[str, int]:

@@ -5,8 +5,8 @@ begin later. From then on the process gains no privileges, has none of root's, l
 outside, reads its model's files and the system's libraries only, creates nothing but its own socket, and connects to
 nothing unless it uses lent devices or sends traces (with GPUs or traces it may connect to Unix sockets). Runners of a
 host of root are users of their own. Runners that serve nothing start no processes, and those that end soon have limits
-of processor time and memory. A worker that only computes has no device, no socket and no program either. Kernels
-without Landlock give less; `puna doctor` reports it.
+of processor time, memory and open files. A worker that only computes has no device, no socket and no program either.
+Kernels without Landlock give less; `puna doctor` reports it.
 
 Source: Documentation/userspace-api/landlock.rst of Linux; for core files fs/coredump.c, core(5).
 """
@@ -120,6 +120,7 @@ class Limits:
     """Limits of a runner. 0: none."""
 
     cpu_s: int = 0
+    open_files: int = 0
     memory_bytes: int = 0  # of addresses, beside those that it has and those of its files, which it may map
     opens_devices: bool = True  # drivers of GPUs reserve more addresses than there is memory, and may start programs
     starts_processes: bool = False
@@ -135,8 +136,7 @@ def confine(arguments: Sequence[str], limits: Limits) -> None:
     has_gpus, ports = any(_nodes(_CARDS)), collector_ports()
     if OWN_USER in arguments and _become_own_user(library, own, tuple(_socket_folders(arguments))):
         _lower(resource.RLIMIT_NPROC, _TASKS_MAX + _TASKS_PER_CORE * (os.cpu_count() or 1))
-    memory_bytes = 0 if limits.opens_devices and has_gpus else limits.memory_bytes
-    _limit_use(limits.cpu_s, memory_bytes, files_bytes=sum(map(os.path.getsize, _files_of(arguments))))
+    _limit_use(limits, arguments, limits_memory=not (limits.opens_devices and has_gpus))
     _enter(library, own)
     if not has_gpus:
         connects = uses_lent_devices(arguments) or ports
@@ -170,12 +170,15 @@ def forbid_core_files() -> None:
     _lower(resource.RLIMIT_CORE, 1)
 
 
-def _limit_use(cpu_s: int, memory_bytes: int, *, files_bytes: int) -> None:
-    if cpu_s:
-        _lower(resource.RLIMIT_CPU, cpu_s)
-    if memory_bytes:
+def _limit_use(limits: Limits, arguments: Sequence[str], *, limits_memory: bool) -> None:
+    if limits.cpu_s:
+        _lower(resource.RLIMIT_CPU, limits.cpu_s)
+    if limits.open_files:
+        _lower(resource.RLIMIT_NOFILE, limits.open_files)
+    if limits.memory_bytes and limits_memory:
         used_pages = int(Path("/proc/self/statm").read_text().split()[0])
-        _lower(resource.RLIMIT_AS, used_pages * resource.getpagesize() + memory_bytes + files_bytes)
+        files_bytes = sum(map(os.path.getsize, _files_of(arguments)))
+        _lower(resource.RLIMIT_AS, used_pages * resource.getpagesize() + limits.memory_bytes + files_bytes)
 
 
 def _lower(kind: int, most: int) -> None:

@@ -83,6 +83,18 @@ def take_memory():
     except OSError:
         raise PermissionError
 
+def take_files(most=4096):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    taken = []
+    try:
+        while len(taken) < most:
+            taken.append(os.dup(2))
+    except OSError:
+        raise PermissionError
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+
 def unlimit(kind):
     try:
         resource.setrlimit(kind, (resource.RLIM_INFINITY,) * 2)
@@ -132,6 +144,7 @@ def attack():
         "process": tried(fork),
         "memory": tried(take_memory),
         "processor time": tried(lambda: unlimit(resource.RLIMIT_CPU)),
+        "open files": tried(take_files),
         **of_neighbour(wanted.get("neighbour") or os.getppid()),
     }
     for name, address in wanted["connects"].items():
@@ -408,11 +421,10 @@ def test_a_confined_process_reads_the_files_of_gpu_drivers_wherever_they_are(tmp
     }
 
 
-# Serving takes time, memory, and a process that decodes images; the next two run for as long as their host wants, and
-# a worker is ended by a timer and at last by its service.
+# Serving takes time, memory, files, and a process that decodes images; lending takes time and memory, and a worker is
+# ended by a timer and at last by its service.
 UNLIMITED = {
-    "serve": {"memory", "processor time", "process"},
-    "probe": {"memory", "processor time"},
+    "serve": {"memory", "processor time", "open files", "process"},
     "rpc": {"memory", "processor time"},
     "templates": {"processor time"},
     "constraints": {"processor time"},
