@@ -86,13 +86,14 @@ KILLED_CONSTRAINTS = Counter(
 ROUTES_CONNECTED = Gauge("puna_gateway_routes_connected", "1 while the watch on the scheduler's routes is open")
 SKIPPED_ROWS = Counter(
     "puna_gateway_skipped_rows_total",
-    "Rows of the routes that could not be taken, by table: models, aliases; the log names them (row.skipped)",
+    "Rows of the routes and reports of runners that could not be taken, by table: models, aliases, statuses; the log "
+    "names them (row.skipped)",
     ["table"],
 )
 REFUSED_TABLES = Counter("puna_gateway_refused_tables_total", "Tables of routes that could not be taken at all")
 for _how in ("killed", "refused"):
     STOPPED_TEMPLATES.labels(how=_how)
-for _table in ("models", "aliases"):  # nought from the start, so that a first time shows as a rise
+for _table in ("models", "aliases", "statuses"):  # nought from the start, so that a first time shows as a rise
     SKIPPED_ROWS.labels(table=_table)
 QUEUE_DEPTH = Family(
     "puna_gateway_queue_depth", "Requests that wait for a slot (vLLM: num_requests_waiting)", ("model",)

@@ -8,11 +8,14 @@ from functools import partial
 
 from common.clock import Clock, SystemClock
 from common.errors import PunaError, RunnerLost
+from common.grpc.ranges import find_out_of_range
 from common.grpc.watch import Backoff, watch
 from common.spec import codecs
 from common.spec.pace import UNKNOWN_PACE, RunnerPace
 from common.telemetry.logs import get_logger
+from common.telemetry.skipped_rows import SkippedRows
 from common.trust.roles import runner_peer
+from gateway import metrics
 from gateway.converters.routes import holdings_of, replica_state
 from gateway.core.dispatch import replica_load
 from gateway.core.dispatch.prompt_prefixes import NOTHING_HELD, Holdings, PromptPrefixes
@@ -94,6 +97,7 @@ class ReplicaPool:
         self._connect = connect
         self._clock = clock or SystemClock()
         self._connections: dict[str, Connection] = {}
+        self._skipped = SkippedRows(metrics.SKIPPED_ROWS)
         self._retired: dict[Connection, None] = {}  # that calls still stream on, oldest first
         self._closing: set[asyncio.Task[None]] = set()
         # What nodes keep whose replicas of a model have ended, by model and node; the oldest first.
@@ -344,6 +348,10 @@ class ReplicaPool:
             self._hear(connection, status)
 
     def _hear(self, connection: Connection, status: cluster_pb2.RunnerStatus) -> None:
+        # A runner reads hostile files, and a figure that is none would spoil the choice among all replicas.
+        if (nonsense := find_out_of_range(status)) is not None:
+            self._skipped.note("statuses", {connection.info.key: str(nonsense)}, runner=connection.info.address)
+            return
         connection.load = replica_load.reported(
             connection.load,
             state=replica_state(status.state),

@@ -1,8 +1,11 @@
 """The gateway's memory of the nodes that keep a conversation, also after their replicas have ended."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from typing import Any, cast
+
+import pytest
 
 from gateway.core.dispatch.prompt_prefixes import PromptPrefixes, name_prefixes
 from gateway.core.models.routes import ModelInfo, ReplicaInfo, ReplicaState, RouteInfo
@@ -86,6 +89,31 @@ async def test_what_slots_held_is_known_of_a_node_after_its_replica_has_ended() 
     one.serve("b")
     assert one.hint("b") == "a"
     await one.pool.close()
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"slots_total": 2**32 - 1},
+        {"load_fraction": math.nan},
+        {"pace": cluster_pb2.RunnerPace(token_s=math.nan)},
+        {"pace": cluster_pb2.RunnerPace(bytes_per_token=-math.inf)},
+    ],
+    ids=str,
+)
+async def test_a_report_with_a_figure_that_is_none_is_not_believed(figures: dict[str, Any]) -> None:
+    """A runner that a model file took over would draw every request of the model, or spoil the choice among others."""
+    pool = Pool()
+    pool.serve("a")
+    pool.hear("a", slots=PROMPT)
+    connection = pool.connection("a")
+    before = connection.load, connection.pace, connection.holdings
+    evil = cluster_pb2.RunnerStatus(
+        state=cluster_pb2.RUNNER_STATE_READY, held_prefixes=cluster_pb2.HeldPrefixes(), **figures
+    )
+    pool.pool._hear(connection, evil)
+    assert (connection.load, connection.pace, connection.holdings) == before
+    await pool.pool.close()
 
 
 async def test_only_so_many_nodes_are_remembered() -> None:
