@@ -6,13 +6,16 @@ message before it on the same stream named the same id. The receiver keeps those
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from protos import cluster_pb2
 
 _FIELDS = ("chat_template", "special_tokens", "metadata_json")
 _MODEL_FIELDS = ("template", "licenses", "messages_json")
 _ID_DIGITS = 32
+# Of all models of a node, and of the cluster, in messages that list them: those may have 32 MiB (`MESSAGE_BYTES_MAX`).
+NODE_BYTES_MAX = 16 * 1024 * 1024
+CLUSTER_BYTES_MAX = 24 * 1024 * 1024
 
 
 def name_details(model: cluster_pb2.Model) -> None:
@@ -37,6 +40,38 @@ def drop_details(model: cluster_pb2.Model) -> None:
             model.description.ClearField(field)  # type: ignore[arg-type]  # one of its fields
         for field in _MODEL_FIELDS:
             model.ClearField(field)  # type: ignore[arg-type]  # likewise
+
+
+def fit_together(
+    models: Iterable[cluster_pb2.Model], *, bytes_max: int, of: str, sent: set[str] | None = None
+) -> list[cluster_pb2.Model]:
+    """Return models that fit in one message: where they do not, the newest come without texts, and cannot be used.
+
+    `of` names whose models they are. `sent`: ids of details that the message has already; those of the models join.
+    """
+    found = list(models)
+    for index in sorted(range(len(found)), key=lambda index: (found[index].modified_at_unix_s, found[index].name)):
+        model = found[index]
+        size = added_bytes(model, sent or ())
+        if size > bytes_max:
+            found[index] = cluster_pb2.Model(
+                name=model.name,
+                digest=model.digest,
+                size_bytes=model.size_bytes,
+                modified_at_unix_s=model.modified_at_unix_s,
+                manifest_digest=model.manifest_digest,
+                error=f"the texts of all models of {of} are too long together; delete models to use this one",
+            )
+            continue
+        bytes_max -= size
+        if sent is not None:
+            sent.add(model.description.details_id)
+    return found
+
+
+def added_bytes(model: cluster_pb2.Model, sent: Container[str]) -> int:
+    """Return what a complete model adds to a message that has these details already."""
+    return (without_details(model) if model.description.details_id in sent else model).ByteSize()
 
 
 class SentDetails:

@@ -1,14 +1,14 @@
 """Protos to the core's values and back."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from common.clock import MS_PER_S
 from common.errors import InvalidRequest
 from common.grpc.ranges import find_out_of_range
-from common.model_details import name_details, without_details
+from common.model_details import CLUSTER_BYTES_MAX, added_bytes, fit_together, name_details, without_details
 from common.model_names import is_model_name
 from common.telemetry.device_metrics import DeviceRow
 from common.telemetry.metrics import Sample
@@ -48,6 +48,18 @@ class Models:
             models.append(full if name in fresh else brief)
             fresh.discard(name)
         return models
+
+
+def leave_out_long_texts(message: discovery_pb2.HostReport, others: Iterable[Models]) -> None:
+    """Let the models of all nodes fit in an inventory: those that came first stay, of a report the oldest."""
+    left, sent = CLUSTER_BYTES_MAX, set[str]()
+    for model in itertools.chain.from_iterable(one.full.models for one in others):
+        left -= added_bytes(model, sent)
+        sent.add(model.description.details_id)
+    for model in message.models.models:
+        name_details(model)
+    fitting = fit_together(message.models.models, bytes_max=left, of="this cluster", sent=sent)
+    message.models.CopyFrom(discovery_pb2.ModelList(models=fitting))
 
 
 def take_out_bad_rows(message: discovery_pb2.HostReport) -> dict[str, dict[str, str]]:

@@ -21,7 +21,15 @@ from common.trust.callers import check_node, facts_of
 from common.trust.certificates import Facts
 from common.trust.revocations import Revocations
 from discovery import metrics
-from discovery.converters import Models, believed_start_ms, models_of, take_out_bad_rows, to_node, to_report
+from discovery.converters import (
+    Models,
+    believed_start_ms,
+    leave_out_long_texts,
+    models_of,
+    take_out_bad_rows,
+    to_node,
+    to_report,
+)
 from discovery.core.membership import Member, Membership
 from discovery.registry import NodeRegistry
 from protos import discovery_pb2, discovery_pb2_grpc
@@ -177,6 +185,9 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
         result = "refused"
         try:
             skipped = take_out_bad_rows(message)
+            if message.HasField("models"):
+                nodes = self._registry.membership.nodes.values()
+                leave_out_long_texts(message, [models_of(one) for one in nodes if one.node_id != message.node_id])
             self._registry.report(to_report(message, stream=stream, wall_unix_s=self._clock.wall_unix_s()))
             result = "accepted"
             for section, rows in skipped.items():

@@ -9,6 +9,7 @@ from pathlib import Path
 from common.changes import Changes
 from common.clock import NS_PER_S
 from common.errors import BadModelFile, ModelNotFound, ModelUnavailable
+from common.model_details import NODE_BYTES_MAX, fit_together
 from common.paths import printable
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2
@@ -25,7 +26,7 @@ from runner.host.files.inspection import Inspector, is_projector, sees
 from runner.host.files.manifests import ManifestStore
 from runner.host.files.plain_files import FILES_MAX
 from runner.host.files.verification import Verifier
-from runner.host.models.rows import Weights, fit_together, look_at, weights_digest
+from runner.host.models.rows import Weights, look_at, weights_digest
 from runner.host.models.sources import Finder, ModelSource
 
 log = get_logger()
@@ -86,7 +87,8 @@ class NodeModels:
                 continue
             if not file.is_projector:
                 by_name.setdefault(file.model.name.lower(), _with_projector(file, projectors))
-        return fit_together(sorted(by_name.values(), key=lambda model: model.name))
+        rows = sorted(by_name.values(), key=lambda model: model.name)
+        return fit_together(rows, bytes_max=NODE_BYTES_MAX, of="this node")
 
     def named(self, name: StoreName) -> NodeModel | None:
         """Return the model of a name, a manifest before a plain file; with the projector beside it."""

@@ -21,8 +21,6 @@ from runner.host.files.inspection import ADAPTER_KIND, Inspector, general_type, 
 from runner.host.files.verification import Verifier
 
 TEXT_BYTES_MAX = 1024 * 1024  # of a template, a system text, all licences...
-# Of all models of a node in the messages that list them, which may have twice as much (`MESSAGE_BYTES_MAX`).
-ROWS_BYTES_MAX = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,25 +227,6 @@ async def look_at(
         if Capability.VISION.value not in row.description.capabilities:
             row.description.capabilities.append(Capability.VISION.value)
     return weights
-
-
-def fit_together(rows: Sequence[cluster_pb2.Model]) -> list[cluster_pb2.Model]:
-    """Return rows that fit in one message: where they do not, the newest come without texts, and cannot be used."""
-    left, found = ROWS_BYTES_MAX, list(rows)
-    for index in sorted(range(len(rows)), key=lambda index: (rows[index].modified_at_unix_s, rows[index].name)):
-        row = rows[index]
-        if row.ByteSize() > left:
-            row = found[index] = cluster_pb2.Model(
-                name=row.name,
-                digest=row.digest,
-                size_bytes=row.size_bytes,
-                modified_at_unix_s=row.modified_at_unix_s,
-                manifest_digest=row.manifest_digest,
-                error=f"the descriptions of this node's models have more than {ROWS_BYTES_MAX} bytes together; "
-                "delete models to use this one",
-            )
-        left -= row.ByteSize()
-    return found
 
 
 def _grant_of_template(row: cluster_pb2.Model) -> None:

@@ -147,6 +147,38 @@ async def test_a_model_of_an_older_host_whose_name_is_none_is_named_and_the_othe
     await host.vanish()
 
 
+async def test_what_all_nodes_say_of_their_models_fits_in_an_inventory(address: str) -> None:
+    """A client that may create models could fill several nodes with texts, and no service would hear of any node."""
+    hosts = [FakeHost(address, f"node{number}") for number in range(3)]
+    shared = described("shared:latest", "x" * 2**20, at_s=1)
+    for host in hosts:
+        own = [described(f"{host.node_id}-{letter}:latest", letter * 2**20, at_s=2) for letter in "abcdefghijklmn"]
+        await host.say(
+            facts=discovery_pb2.HostFacts(address="h:1"),
+            devices=discovery_pb2.DeviceList(),
+            models=discovery_pb2.ModelList(models=[*own, shared]),
+            runners=discovery_pb2.RunnerList(),
+        )
+        async with asyncio.timeout(DEADLINE_S):
+            await host.call.read()
+    watcher = Watcher(address)
+    nodes = (await watcher.until("node0", "node1", "node2")).nodes
+    usable = [[model.name for model in node.models if not model.error] for node in nodes]
+    assert [len(names) for names in usable] == [15, 9, 1]
+    assert all("shared:latest" in names for names in usable)  # its texts pass once
+    refused = [model.error for node in nodes for model in node.models if model.error]
+    assert len(refused) == 20
+    assert all("this cluster are too long together" in error for error in refused)
+    await watcher.close()
+    for host in hosts:
+        await host.vanish()
+
+
+def described(name: str, text: str, *, at_s: int) -> cluster_pb2.Model:
+    description = cluster_pb2.ModelDescription(architecture="llama", metadata_json=f"{name}{text}")
+    return cluster_pb2.Model(name=name, modified_at_unix_s=at_s, description=description)
+
+
 async def test_an_incomplete_first_report_is_refused_with_what_it_lacks(address: str) -> None:
     host = FakeHost(address)
     await host.say(facts=discovery_pb2.HostFacts(address="h:1"))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.model_details import KeptDetails, SentDetails, name_details, without_details
+from common.model_details import KeptDetails, SentDetails, fit_together, name_details, without_details
 from protos import cluster_pb2
 
 
@@ -64,3 +64,22 @@ def test_the_receiver_always_has_what_the_sender_had_and_nothing_is_sent_twice_i
         for one in wire:
             kept.complete(one)
         assert wire == full
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2000), st.integers(0, 5)), max_size=20))
+def test_models_fit_together_and_no_newer_one_takes_the_room_of_an_older(
+    said: list[tuple[int, int, int]],
+) -> None:
+    models = []
+    for number, (at_s, size, content) in enumerate(said):
+        models.append(model(f"m{number:02}", str(content) * size))
+        models[-1].modified_at_unix_s = at_s
+    found = fit_together(models, bytes_max=4000, of="this node")
+    assert [one.name for one in found] == [one.name for one in models]
+    kept = [one for one in found if not one.error]
+    assert all(one in models for one in kept)
+    assert sum(one.ByteSize() for one in kept) <= 4000
+    for one in models:
+        older = sum(other.ByteSize() for other in models if other.modified_at_unix_s < one.modified_at_unix_s)
+        same = sum(other.ByteSize() for other in models if other.modified_at_unix_s == one.modified_at_unix_s)
+        assert one in kept or older + same > 4000
