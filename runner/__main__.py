@@ -42,8 +42,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m runner")
     chosen = sys.argv[1] if len(sys.argv) > 1 else ""
     if chosen in CONFINED:
-        # `probe --hold` takes all memory of a device, which is what it is for.
-        confine(sys.argv[2:], Limits(open_files=256) if "--hold" in sys.argv else CONFINED[chosen])
+        holds = chosen == "probe" and "--hold" in sys.argv  # all memory of a device, for as long as it is wanted
+        confine(sys.argv[2:], Limits(open_files=256) if holds else CONFINED[chosen])
     modes = parser.add_subparsers(metavar="MODE", required=True)
     for name, (module_name, summary) in MODES.items():
         mode = modes.add_parser(name, help=summary, description=summary)
