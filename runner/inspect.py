@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """
     try:
         if args.header:
-            sys.stdout.buffer.write(orjson.dumps(read_header(*args.paths)) + b"\n")
+            sys.stdout.buffer.write(orjson.dumps(read_header(*args.paths), option=orjson.OPT_APPEND_NEWLINE))
             return 0
         description = describe_part(args.paths[0]) if args.part else describe_file(*args.paths)
     except BadModelFile as error:

@@ -26,7 +26,8 @@ from tests.integration.runner.processes import ROOT
 from tests.unit.runner.core.model.test_gguf_check import ARRAY, STRING, UINT32, File, key, tensor, text
 
 CPU_S_MAX = 2.0
-END_S_MAX = 0.2  # the kernel counts what it takes to give the memory of a process back
+# The kernel ends a process at its limit, and counts what it takes to give hundreds of MiB back, too.
+END_S_MAX = 0.5
 INT32, FLOAT64 = 5, 12
 CONTROL = 3
 # Real vocabularies and merges are no larger.
