@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from math import inf
 
 from common.clock import Clock
 from common.errors import ModelUnavailable, PunaError, QueueFull
@@ -33,6 +34,7 @@ log = get_logger()
 CHUNK_BYTES = 1024 * 1024
 DIGEST_BYTES = 32
 FETCHES_MAX = 2  # at a time; their bytes are in no budget until they have arrived
+SEEKS_MAX = 64  # that are fetched or wait for their turn: all answers of a replica that ends move together
 READS_MAX = 8  # states that other nodes read at a time
 INVENTORY_S = 2.0  # for the first inventory
 ADDRESSES_AGE_S = 30.0
@@ -67,7 +69,10 @@ class PeerStates:
         self._addresses: dict[str, str] = {}
         self._addresses_at_s = -ADDRESSES_AGE_S
         self._gates: dict[str, RestoreGate] = {}  # by node
+        self._seeks = 0
+        self._turns = asyncio.Semaphore(FETCHES_MAX)
         self._fetches = 0
+        self._missed_s: dict[str, float] = {}  # when a fetch from a node last failed or was given up
         self._reads = 0
 
     async def close(self) -> None:
@@ -78,33 +83,60 @@ class PeerStates:
     # -- receive ------------------------------------------------------------------------------------------------------
 
     async def bring(self, domain: bytes, seek: Seek) -> None:
-        """Have the state of another node here if that pays; whatever fails, the prompt is computed."""
-        kept = self._states.common_inputs(domain, seek.links)
-        held = max(seek.held_inputs, kept)
-        if seek.node_id == self._node_id or len(seek.links) * BLOCK_INPUTS - held < BLOCK_INPUTS:
+        """Have the state of another node here if that pays; whatever fails, the prompt is computed.
+
+        Fetches take turns, as the prompts would that are computed instead. After one that failed, those that wait for
+        the same node are not begun.
+        """
+        if self._held(domain, seek) is None:
             return
-        if self._fetches >= FETCHES_MAX:
-            metrics.STATES_FETCHED.labels(result="busy").inc()
-            return
+        asked_s, result = self._clock.now_s(), "busy"
+        if self._seeks < SEEKS_MAX:
+            self._seeks += 1
+            try:
+                async with asyncio.timeout(FETCH_S_MAX) as turn, self._turns:
+                    turn.reschedule(None)
+                    held = self._held(domain, seek)
+                    if held is None:
+                        return  # an earlier fetch has brought it
+                    if self._missed_s.get(seek.node_id, -inf) < asked_s:
+                        result = await self._bring_now(domain, seek, held)
+            except TimeoutError:
+                pass
+            finally:
+                self._seeks -= 1
+        metrics.STATES_FETCHED.labels(result=result).inc()
+        ms = round((self._clock.now_s() - asked_s) * 1000)
+        log.info("states.fetch_ended", node=seek.node_id, result=result, ms=ms)
+
+    def _held(self, domain: bytes, seek: Seek) -> int | None:
+        """Return how many inputs are here already; None: there is nothing to bring."""
+        held = max(seek.held_inputs, self._states.common_inputs(domain, seek.links))
+        lacks = len(seek.links) * BLOCK_INPUTS - held >= BLOCK_INPUTS
+        return held if lacks and seek.node_id != self._node_id else None
+
+    async def _bring_now(self, domain: bytes, seek: Seek, held: int) -> str:
+        """Fetch a state within the time that computing takes; return what became of it."""
         self._fetches += 1
-        began_s, result = self._clock.now_s(), "failed"
+        began_s = self._clock.now_s()
         try:
             predicted_s = seek.input_s * (len(seek.links) * BLOCK_INPUTS - held)
             async with asyncio.timeout(min(max(predicted_s, FETCH_S_MIN), FETCH_S_MAX)):
-                result = await self._fetch(domain, seek, held, began_s)
+                return await self._fetch(domain, seek, held, began_s)
         except _NotFaster:
-            result = "slower"
+            return "slower"
         except TimeoutError:
-            result = "late"
+            self._missed_s[seek.node_id] = self._clock.now_s()
+            return "late"
         except (PunaError, BadMessage, ValueError, KeyError, TypeError, OSError) as error:
             log.warning("states.not_fetched", node=seek.node_id, text=str(error))
+            self._missed_s[seek.node_id] = self._clock.now_s()
             address = self._addresses.pop(seek.node_id, None)
             if address and self._fetches == 1:  # no other fetch uses the channel, which would wait before it reconnects
                 await self._hosts.forget(address)
+            return "failed"
         finally:
             self._fetches -= 1
-        metrics.STATES_FETCHED.labels(result=result).inc()
-        log.info("states.fetch_ended", node=seek.node_id, result=result, s=round(self._clock.now_s() - began_s, 3))
 
     async def _fetch(self, domain: bytes, seek: Seek, held: int, began_s: float) -> str:
         """Read one state from a node into the RAM tier; return what became of it.
@@ -138,6 +170,7 @@ class PeerStates:
                 raise
         gate.see(Tier.PEER, size_bytes=record.entry.size_bytes, seconds=self._clock.now_s() - began_s)
         metrics.STATES_FETCHED_BYTES.inc(record.entry.size_bytes)
+        log.info("states.fetched", bytes=record.entry.size_bytes, s=round(self._clock.now_s() - began_s, 4))
         return "fetched" if self._states.put_received(record, descriptor, epoch=epoch) else "refused"
 
     async def _address(self, node_id: str) -> str:
@@ -156,6 +189,7 @@ class PeerStates:
             self._addresses = {node.id: node.address for node in inventory.nodes}
             self._addresses_at_s = self._clock.now_s()
             self._gates = {name: gate for name, gate in self._gates.items() if name in self._addresses}
+            self._missed_s = {name: at_s for name, at_s in self._missed_s.items() if name in self._addresses}
         if node_id not in self._addresses:
             raise ModelUnavailable(f"there is no node {node_id!r}")
         return self._addresses[node_id]

@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from common.errors import ModelUnavailable, QueueFull
 from protos import host_pb2
 from runner.core.states.budget import TierBudget
 from runner.host.states.disk import StateRecord
-from runner.host.states.peers import READS_MAX, PeerStates, Seek
+from runner.host.states.peers import FETCHES_MAX, READS_MAX, PeerStates, Seek
 from runner.host.states.store import NodeStates
 from runner.sealed_memory import create_memory_file, seal
 from tests.unit.runner.host.states.test_damaged_states import record
@@ -202,6 +203,46 @@ async def test_a_fetch_that_fails_beside_another_leaves_it_its_connection(tmp_pa
     two.wire.change = DAMAGES["no record"]
     await two.peers.bring(two.saved.domain, two.seek())
     assert two.wire.forgotten == []
+    two.wire.flows.set()
+    await bringing
+    assert two.arrived > 0
+
+
+async def test_states_of_all_answers_that_move_at_once_arrive(tmp_path: Path) -> None:
+    two = Two(tmp_path)
+    kept = [two.keep(*record(salt=f"conversation {number}")) for number in range(8)]
+    await asyncio.gather(*(two.peers.bring(one.domain, two.seek(links=one.entry.links)) for one in kept))
+    assert all(two.here.common_inputs(one.domain, one.entry.links) == one.entry.inputs // 64 * 64 for one in kept)
+
+
+async def test_fetches_that_wait_behind_one_that_fails_are_not_begun(tmp_path: Path) -> None:
+    two = Two(tmp_path)
+    others = [two.keep(*record(salt=f"conversation {number}")) for number in range(4)]
+    reads, read = list[bytes](), two.wire.read_state
+
+    def counted(*args: Any, **fields: Any) -> AsyncGenerator[host_pb2.StateChunk, None]:
+        reads.append(b"")
+        return read(*args, **fields)
+
+    two.wire.read_state = counted  # type: ignore[method-assign]
+    two.wire.change = DAMAGES["cut off"]
+    await asyncio.gather(*(two.peers.bring(one.domain, two.seek(links=one.entry.links)) for one in others))
+    assert len(reads) == FETCHES_MAX
+    two.wire.change = lambda chunks: chunks
+    two.know_address()
+    await two.peers.bring(two.saved.domain, two.seek())
+    assert two.arrived > 0, "a later one is"
+
+
+async def test_more_seeks_than_the_bound_are_not_kept_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.host.states.peers.SEEKS_MAX", 1)
+    two = Two(tmp_path)
+    other = two.keep(*record(salt="other"))
+    two.wire.flows.clear()
+    bringing = asyncio.create_task(two.peers.bring(two.saved.domain, two.seek()))
+    await two.wire.has_begun.wait()
+    await two.peers.bring(other.domain, two.seek(links=other.entry.links))
+    assert two.here.common_inputs(other.domain, other.entry.links) == 0
     two.wire.flows.set()
     await bringing
     assert two.arrived > 0
