@@ -176,10 +176,12 @@ class Loop(EngineLoop):
 
     def _drop_all(self) -> None:
         if self.states is not None:
-            self.states.save_all()
+            self.states.save_running()
         for sequence in [*self._running.values(), *self._waiting]:
             self._drop(sequence)
         self._tell()
+        if self.states is not None:
+            self.states.save_idle()
 
     def _cancel(self, request_id: int) -> None:
         found = self._find(request_id)

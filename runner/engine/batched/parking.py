@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from common.clock import NS_PER_S
 from common.telemetry.logs import get_logger
 from runner.core.sequence.batching import CallCost
+from runner.core.sequence.sequence_names import SequenceNames
 from runner.core.sequence.slots import SharedCells, SlotChoice, SlotView
 from runner.core.states.gate import CopySpeed
 from runner.core.states.slices import SliceJoiner, UnknownFormat
@@ -39,6 +40,18 @@ WORTH_TOKENS_MIN = 32
 TOLD_MAX = 64
 
 
+class Content(NamedTuple):
+    """What a slot holds."""
+
+    inputs: list[int]
+    sequence_id: int | None  # whose prompt it begins with; None: no prompt's
+    salt: str = ""  # of its last request
+    first_position: int = 0  # the oldest one that the memory still has
+    slices: bool = False  # its state can be copied in slices
+    names: SequenceNames | None = None  # of the beginnings of its last request
+    is_kept: bool = False  # also outside this process
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedPrompt:
     """The inputs of a slot and the state that they left in its cells."""
@@ -51,6 +64,8 @@ class ParkedPrompt:
     first_position: int  # the oldest one that the state holds; > 0 only with a sliding window
     is_guest: bool = False  # brought for one sequence, by a decision that is made already; not in RAM of this process
     owner: Sequence | None = None  # paused; it needs all of it, so nothing else makes it go
+    names: SequenceNames | None = None  # of the beginnings of that request
+    is_kept: bool = False  # also outside this process
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -127,61 +142,23 @@ class ParkingLot:
         ]
         return tuple(known[:TOLD_MAX])
 
-    def park(
-        self,
-        slot_id: int,
-        inputs: list[int],
-        *,
-        sequence_id: int | None,
-        salt: str = "",
-        first_position: int = 0,
-        slices: bool = False,
-    ) -> bool:
-        """Copy what a slot holds, and its checkpoints; False if that is too large or gains nothing.
-
-        Args:
-            slot_id: the slot.
-            inputs: what it holds.
-            sequence_id: whose prompt it begins with; None: no prompt's.
-            salt: of its last request.
-            first_position: the oldest one that the memory still has.
-            slices: its state can be copied in slices.
-        """
+    def park(self, slot_id: int, content: Content) -> bool:
+        """Copy what a slot holds, and its checkpoints; False if that is too large or gains nothing."""
         size_bytes = self._context.state_bytes(slot_id, StatePart.ALL)
         if size_bytes > self._bytes_max // 2:
             return False
         if self._recurrent and size_bytes == self._context.state_bytes(slot_id, StatePart.PARTIAL):
             return False  # no attention: idle slots cost the others nothing
-        return self._copy(
-            slot_id, inputs, sequence_id=sequence_id, salt=salt, first_position=first_position, slices=slices
-        )
+        return self._copy(slot_id, content)
 
-    def hold(
-        self,
-        slot_id: int,
-        inputs: list[int],
-        owner: Sequence,
-        *,
-        sequence_id: int | None,
-        first_position: int,
-        slices: bool,
-    ) -> bool:
+    def hold(self, slot_id: int, content: Content, owner: Sequence) -> bool:
         """Copy what a slot holds for its sequence, which loses the slot, until `release`; else as `park`."""
         size_bytes = self._context.state_bytes(slot_id, StatePart.ALL)
         owner.keeps_slot = size_bytes > self._bytes_max
         held_bytes = sum(parked.state.size for parked in self.owned)
         if size_bytes + held_bytes + self._checkpoints.size_bytes > self._bytes_max:
             return False
-        salt = owner.request.cache_salt
-        return self._copy(
-            slot_id,
-            inputs,
-            sequence_id=sequence_id,
-            salt=salt,
-            first_position=first_position,
-            slices=slices,
-            owner=owner,
-        )
+        return self._copy(slot_id, content, owner)
 
     def release(self, owner: Sequence) -> None:
         """Drop the copy of a sequence that has a slot again, or has ended."""
@@ -190,22 +167,18 @@ class ParkingLot:
                 self._drop(parked.id)
 
     @property
+    def idle(self) -> list[ParkedPrompt]:
+        """Return the copies of idle prompts, the newest first."""
+        return [one for one in reversed(self._prompts.values()) if one.owner is None and not one.is_guest]
+
+    @property
     def owned(self) -> list[ParkedPrompt]:
         """Copies of paused sequences."""
         return [parked for parked in self._prompts.values() if parked.owner is not None]
 
-    def _copy(
-        self,
-        slot_id: int,
-        inputs: list[int],
-        *,
-        sequence_id: int | None,
-        salt: str,
-        first_position: int,
-        slices: bool,
-        owner: Sequence | None = None,
-    ) -> bool:
-        state = self._begin_slices(slot_id, len(inputs)) if slices else None
+    def _copy(self, slot_id: int, content: Content, owner: Sequence | None = None) -> bool:
+        inputs, salt = content.inputs, content.salt
+        state = self._begin_slices(slot_id, len(inputs)) if content.slices else None
         if state is None:
             began_ns = time.monotonic_ns()
             state = self._context.save(slot_id, StatePart.ALL)
@@ -221,10 +194,12 @@ class ParkingLot:
             id=self._next_id,
             inputs=list(inputs),
             state=state,
-            sequence_id=sequence_id,
+            sequence_id=content.sequence_id,
             salt=salt,
-            first_position=first_position,
+            first_position=content.first_position,
             owner=owner,
+            names=content.names,
+            is_kept=content.is_kept,
         )
         self._next_id += 1
         self.make_room()

@@ -24,7 +24,7 @@ from runner.core.sequence.slots import (
 )
 from runner.core.states.gate import CopySpeed
 from runner.engine.batched.checkpoint_store import CheckpointStore
-from runner.engine.batched.parking import IDLE_CELLS_MAX, Guest, ParkedPrompt, ParkingLot
+from runner.engine.batched.parking import IDLE_CELLS_MAX, Content, Guest, ParkedPrompt, ParkingLot
 from runner.engine.batched.sequence import Sequence
 from runner.engine.contract.engine import StepReport
 from runner.engine.contract.states import SavedState
@@ -204,14 +204,7 @@ class SlotTable:
         """
         sequence = slot.sequence
         assert sequence is not None, "an idle slot"
-        if slot.held and not self._parking.hold(
-            slot.id,
-            slot.held,
-            sequence,
-            sequence_id=None if slot.shifted else sequence.id,
-            first_position=self.first_copied_position(slot),
-            slices=self.gives_slices(slot),
-        ):
+        if slot.held and not self._parking.hold(slot.id, self._content(slot), sequence):
             return False
         sequence.inputs = slot.held + sequence.pending
         if not sequence.first_token_ns:
@@ -234,6 +227,11 @@ class SlotTable:
         """Return the copies of paused sequences, whole."""
         self._parking.finish()
         return self._parking.owned
+
+    def parked(self) -> list[ParkedPrompt]:
+        """Return the copies of idle prompts, whole, the newest first."""
+        self._parking.finish()
+        return self._parking.idle
 
     def release(self, sequence: Sequence) -> None:
         """Drop the copy of a paused sequence that has ended."""
@@ -323,21 +321,23 @@ class SlotTable:
         slot = next((slot for slot in idle[:-1] if slot.parks and not (besides and besides(slot))), None)
         if slot is None:
             return False
-        sequence_id = None if slot.shifted else slot.last_sequence_id
-        first = self.first_copied_position(slot)
-        if self._parking.park(
-            slot.id,
-            slot.held,
-            sequence_id=sequence_id,
-            salt=slot.salt,
-            first_position=first,
-            slices=self.gives_slices(slot),
-        ):
+        if self._parking.park(slot.id, self._content(slot)):
             self.erase_tail(slot, 0)
             self.has_parked = True
         else:
             slot.parks = False
         return True
+
+    def _content(self, slot: Slot) -> Content:
+        return Content(
+            slot.held,
+            sequence_id=None if slot.shifted else slot.last_sequence_id,
+            salt=slot.salt,
+            first_position=self.first_copied_position(slot),
+            slices=self.gives_slices(slot),
+            names=slot.names,
+            is_kept=not (slot.shifted or slot.forgotten),
+        )
 
     def first_copied_position(self, slot: Slot) -> int:
         """Return the oldest position that a copy of a slot's state has; 0 without a window.

@@ -18,6 +18,7 @@ from runner.core.sequence.sequence_names import SequenceNames
 from runner.core.states.chain import BLOCK_INPUTS, chain, state_key
 from runner.core.states.slices import SliceJoiner, UnknownFormat
 from runner.core.threads.step_times import StepTimes
+from runner.engine.batched.parking import ParkedPrompt
 from runner.engine.batched.sequence import Sequence
 from runner.engine.batched.slot_table import Slot, SlotTable
 from runner.engine.contract.states import NewState, SavedState, StateBytes, StateOffer, StateStore
@@ -75,6 +76,7 @@ class StateKeeper:
         self._post = post
         self._gate = store.gate
         self._hosts = 0
+        self._deadline_s = 0.0  # of the last saves
         self._save: _Save | None = None
         self._copies = slots.copies
 
@@ -185,44 +187,50 @@ class StateKeeper:
         if self._save is not None and self._save.salt == salt:
             self._save.cancelled = True
 
-    def save_all(self) -> None:
-        """Save every state that is not; the engine stops."""
-        deadline_s = time.monotonic() + _LAST_SAVES_S
+    def save_running(self) -> None:
+        """Save running and paused sequences to their last token; the engine stops, and they go on elsewhere."""
+        self._deadline_s = deadline_s = time.monotonic() + _LAST_SAVES_S
         begun, self._save = self._save, None
         if begun is not None and begun.buffer is not None:
             self._store.run(partial(self._store.release, begun.buffer))
-        self._save_stopping(deadline_s)
-        self._save_paused(deadline_s)
+        self._save_slots(running=True)
+        self._save_parked([one for one in self._slots.paused() if one.owner and not one.owner.forgotten])
         # Answers end here only once their states can be found: they go on at other replicas.
         self._store.settle(max(0.0, deadline_s - time.monotonic()))
 
-    def _save_stopping(self, deadline_s: float) -> None:
+    def save_idle(self) -> None:
+        """Save what is left; no running sequence waits for it."""
+        self._save_slots(running=False)
+        self._save_parked(self._slots.parked())
+        self._store.settle(max(0.0, self._deadline_s - time.monotonic()))
+
+    def _save_slots(self, *, running: bool) -> None:
         for slot in list(self._unsaved(stopping=True)):
+            if running != (slot.sequence is not None):
+                continue
             save = self._plan(slot, sliced=False)
             if save.state_bytes > self._store.bytes_max:
                 continue
-            save.buffer = self._reserve_until(deadline_s, self._room(save))
+            save.buffer = self._reserve_until(self._deadline_s, self._room(save))
             if save.buffer is not None:
                 self._copy_whole(save)
 
-    def _save_paused(self, deadline_s: float) -> None:
-        """Save the copies of paused sequences, whose answers go on elsewhere, too."""
-        for parked in self._slots.paused():
-            owner = parked.owner
-            assert owner is not None, "it is paused"
+    def _save_parked(self, prompts: list[ParkedPrompt]) -> None:
+        """Save copies in the RAM of this process that the host does not have."""
+        for parked in prompts:
+            if len(parked.inputs) < BLOCK_INPUTS or not parked.is_kept or parked.state.size > self._store.bytes_max:
+                continue
+            links = chain(self._space, parked.salt, parked.inputs)
+            key = state_key(links, parked.inputs)
             checkpoints = self._slots.checkpoints.copies(parked.id)
             parts = [parked.state, *checkpoints.values()]
             size = sum(part.size for part in parts)
-            wanted = len(parked.inputs) >= BLOCK_INPUTS and not (owner.shifted or owner.forgotten)
-            if not wanted or parked.state.size > self._store.bytes_max:
-                continue
-            buffer = self._reserve_until(deadline_s, size)
+            buffer = None if self._store.holds(key) else self._reserve_until(self._deadline_s, size)
             if buffer is None:
                 continue
             buffer[:size] = np.concatenate(parts)
-            links = chain(self._space, parked.salt, parked.inputs)
             state = NewState(
-                key=state_key(links, parked.inputs),
+                key=key,
                 buffer=buffer,
                 inputs=parked.inputs,
                 salt=parked.salt,
@@ -231,7 +239,7 @@ class StateKeeper:
                 checkpoints=[(tokens, data.size) for tokens, data in checkpoints.items()],
                 first_position=parked.first_position,
                 saved_s=self._seconds(len(parked.inputs)),
-                prefix_names=_names(owner.names, len(parked.inputs)),
+                prefix_names=_names(parked.names, len(parked.inputs)),
             )
             self._store.run(partial(self._store.put, state))
 

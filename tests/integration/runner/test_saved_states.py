@@ -10,7 +10,7 @@ import pytest
 from common.errors import RequestCanceled
 from common.spec.bands import Band
 from common.spec.layout import FlashAttention
-from runner.engine.contract.states import StateBytes
+from runner.engine.contract.states import NewState, StateBytes
 from runner.host.states.store import NodeStates
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import Harness, running
@@ -116,6 +116,39 @@ async def test_the_state_of_a_paused_answer_is_saved_when_the_engine_stops(zoo: 
     async with connected(states, tmp_path, zoo("swa"), slots=1, context=1024) as engine:
         # The window has moved on: the rest is taken back to the last checkpoint of the prompt.
         assert (await engine.ask(prompt, max_tokens=2)).cached_tokens >= 190
+    await states.close()
+
+
+async def test_an_engine_that_stops_saves_running_answers_first_then_idle_and_parked_prompts(
+    zoo: Zoo, tmp_path: Path
+) -> None:
+    states, parked, idle, runs = open_node(tmp_path), ids(33, 600), ids(34, 600), ids(35, 200)
+    async with connected(states, tmp_path, zoo("dense"), slots=3, context=1024) as engine:
+        loop = engine.engine._loop
+        assert loop is not None
+        assert loop.states is not None
+        keeper, put, order = loop.states, loop.states._store.put, list[int]()
+        keeper.work = lambda **_: False  # type: ignore[method-assign]  # nothing is saved before the end
+        keeper.holds = lambda slot: False  # type: ignore[method-assign]  # noqa: ARG005
+
+        def put_noted(state: NewState) -> None:
+            order.append(state.inputs[0])
+            put(state)
+
+        keeper._store.put = put_noted  # type: ignore[method-assign]
+        for prompt in (parked, idle):
+            await engine.ask(prompt, max_tokens=4, ignore_eos=True)
+        await engine.until(lambda: any(report.parked for report in engine.reports))
+        before = sum(report.generated_tokens for report in engine.reports)
+        stream = engine.open(runs, max_tokens=800, ignore_eos=True)
+        await engine.until(lambda: sum(report.generated_tokens for report in engine.reports) >= before + 20)
+        engine.engine.stop()
+        with pytest.raises(RequestCanceled):
+            await engine.read(stream)
+    assert order == [runs[0], idle[0], parked[0]]
+    async with connected(states, tmp_path, zoo("dense"), slots=3, context=1024) as engine:
+        for prompt in (parked, idle, runs):
+            assert (await engine.ask(prompt, max_tokens=2)).cached_tokens == len(prompt) - 1
     await states.close()
 
 
