@@ -1,8 +1,8 @@
 """Decide which inputs of which sequences go into the next decode call. Pure.
 
-Generating sequences get their one token first. The rest goes to the prompt that is done first; another one shares the
-call only where that delays the first less than a call of its own would delay all that wait. Tenants take turns: each
-one's prompts count as queued behind what was computed of its earlier ones.
+Generating sequences get their one token first. The rest goes to the prompt that is done first, of those of the highest
+band; another one of that band shares the call only where that delays the first less than a call of its own would delay
+all that wait. Tenants take turns: each one's prompts count as queued behind what was computed of its earlier ones.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +24,7 @@ class BatchRow(NamedTuple):
     unit_tokens: tuple[int, ...] = ()
     passed_tokens: int = 0  # inputs that overtook it, in calls that left it out
     tenant: str = ""
+    rank: int = 0  # the band that a prompt counts as; a lower number goes first
     tokens: int = 0  # how many of the pending inputs the plan takes, the first ones
 
     @property
@@ -100,9 +101,10 @@ def plan_batch(
     """
     full = tuple([row.key for row in wanted if row.room_tokens < 1])
     able = [row for row in wanted if row.room_tokens >= 1]
-    able.sort(key=lambda row: (not row.generating, row.pending_tokens - row.passed_tokens))
+    able.sort(key=lambda row: (not row.generating, row.rank, row.pending_tokens - row.passed_tokens))
     if clocks is not None and len(clocks) > 1:
         able = _by_turns(able, dict(clocks))
+    highest = min([row.rank for row in able if not row.generating], default=0)
     rows: list[BatchRow] = []
     left_out: list[int] = []
     free: float = batch_tokens
@@ -110,7 +112,8 @@ def plan_batch(
     for index, row in enumerate(able):
         if not row.generating and not prompts and (rows or streams_wait):
             free = min(free, _prompt_tokens_max(cost))
-        taken = _taken_tokens(row, free=free, batch_is_empty=not rows)
+        waits = not row.generating and row.rank > highest
+        taken = 0 if waits else _taken_tokens(row, free=free, batch_is_empty=not rows)
         if taken and prompts * taken * cost.token_s <= (len(able) - index) * cost.fixed_s:
             free = max(0, free - taken)
             rows.append(row._replace(tokens=taken))
@@ -121,12 +124,12 @@ def plan_batch(
 
 
 def _by_turns(able: list[BatchRow], clocks: dict[str, int]) -> list[BatchRow]:
-    """Order prompts by where their tenants' clocks stand when each is done; generating sequences stay first."""
+    """Order prompts by band, then by their tenants' clocks when each is done; generating sequences stay first."""
     done_at = []
     for row in able:
         if not row.generating:
             clocks[row.tenant] += row.pending_tokens
-        done_at.append(-1 if row.generating else clocks[row.tenant])
+        done_at.append((-1, 0) if row.generating else (row.rank, clocks[row.tenant]))
     return [able[index] for index in sorted(range(len(able)), key=done_at.__getitem__)]
 
 

@@ -324,6 +324,7 @@ class Loop(EngineLoop):
     def _plan_once(self) -> BatchPlan:
         tokens: list[BatchRow] = []
         rows: list[BatchRow] = []
+        now_ns = time.monotonic_ns()
         for slot in self._slots.slots:
             sequence = slot.sequence
             if sequence is not None and not sequence.paused and not self._slots.await_leader(slot, sequence):
@@ -331,11 +332,12 @@ class Loop(EngineLoop):
                 if sequence.checkpoints and not self._slots.saves_behind:  # a chunk ends where the memory is saved
                     room = min(room, sequence.checkpoints[0] - len(slot.held))
                 if sequence.media_ahead:
-                    self._look_ahead(slot, sequence, room, tokens, rows)
+                    self._look_ahead(slot, sequence, room, tokens, rows, now_ns)
                 else:
                     passed, tenant = sequence.passed_tokens, sequence.request.cache_salt
                     pending, generating = len(sequence.pending), sequence.generating
-                    tokens.append(BatchRow(slot.id, pending, room, generating, (), passed, tenant))
+                    rank = 0 if generating else sequence.prompt_rank(now_ns)
+                    tokens.append(BatchRow(slot.id, pending, room, generating, (), passed, tenant, rank))
         # A call holds tokens or rows. Where both wait they take turns.
         self._rows_turn = bool(rows) and not (tokens and self._rows_turn)
         self._clocks.start([*tokens, *rows])
@@ -354,7 +356,7 @@ class Loop(EngineLoop):
         return plan
 
     def _look_ahead(
-        self, slot: Slot, sequence: Sequence, room: int, tokens: list[BatchRow], rows: list[BatchRow]
+        self, slot: Slot, sequence: Sequence, room: int, tokens: list[BatchRow], rows: list[BatchRow], now_ns: int
     ) -> None:
         """Collect the next inputs of a sequence with images ahead: tokens or rows."""
         assert self.media is not None
@@ -364,6 +366,7 @@ class Loop(EngineLoop):
             return
         demand = self.media.demand(slot, sequence, room)
         if demand is not None:
+            demand = demand._replace(rank=sequence.prompt_rank(now_ns))
             (rows if sequence.pending[0] < 0 else tokens).append(demand)
 
     def _make_room(self, slot: Slot) -> None:

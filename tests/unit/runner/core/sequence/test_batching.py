@@ -23,8 +23,9 @@ def demand(
     units: tuple[int, ...] = (),
     passed: int = 0,
     tenant: str = "",
+    rank: int = 0,
 ) -> BatchRow:
-    return BatchRow(key, pending, room, generating, units, passed, tenant)
+    return BatchRow(key, pending, room, generating, units, passed, tenant, rank)
 
 
 def taken(plan: BatchPlan) -> dict[int, int]:
@@ -70,6 +71,19 @@ def test_prompts_share_a_call_where_calls_take_the_time() -> None:
     demands = [demand(key, 8) for key in range(4)]
     plan = plan_batch(demands, batch_tokens=512, cost=CallCost(fixed_s=0.05, token_s=0.0005))
     assert len(plan.rows) == 4
+
+
+@pytest.mark.parametrize("clocks", [None, {"": 5000, "other": 0}], ids=["one tenant", "a tenant that had more"])
+def test_a_prompt_of_a_higher_band_precedes_shorter_ones_and_shares_no_call(clocks: dict[str, int] | None) -> None:
+    demands = [demand(0, 10, tenant="other", rank=2), demand(1, 300), demand(2, 1, generating=True)]
+    plan = plan_batch(demands, batch_tokens=512, clocks=clocks)
+    assert taken(plan) == {2: 1, 1: 300}
+    assert plan.left_out == (0,)
+
+
+def test_prompts_of_one_lower_band_share_a_call_beside_generating_sequences() -> None:
+    demands = [demand(0, 10, rank=2), demand(1, 20, rank=2), demand(2, 1, generating=True)]
+    assert taken(plan_batch(demands, batch_tokens=512)) == {2: 1, 0: 10, 1: 20}
 
 
 @pytest.mark.behaviour("B-05")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.clock import NS_PER_S
 from common.errors import QueueFull
 from common.spec.bands import Band
 from runner.core.sequence.preemption import AGE_S
@@ -79,6 +80,27 @@ def test_a_prompt_that_is_paused_goes_on_from_what_was_evaluated(slices: bool) -
     assert evaluated(simulation) == 118 + 40 + 2 + 1
     times = times_of(simulation, low)
     assert (times.cached_tokens, times.evaluated_tokens) == (0, 118)
+
+
+def test_a_prompt_of_a_higher_band_is_computed_before_a_shorter_one_that_has_a_slot_already() -> None:
+    simulation = simulated(slots=2)
+    low = simulation.submit([1] * 60, max_tokens=2, band=Band.LOW)
+    simulation.turn()  # 32 of 60 inputs
+    high = simulation.submit([2] * 90, max_tokens=2, band=Band.HIGH)
+    simulation.run()
+    assert paused(simulation) == []
+    ended = [outcome.sequence_id for outcome in simulation.recorder.outcomes if isinstance(outcome, Freed)]
+    assert ended == [high, low]
+    assert evaluated(simulation) == 60 + 90 + 1 + 1
+
+
+def test_a_prompt_that_waits_for_long_counts_as_one_of_a_higher_band() -> None:
+    simulation = simulated()
+    simulation.submit([1] * 60, band=Band.LOW)
+    simulation.turn()
+    (sequence,) = simulation.loop._running.values()
+    ranks = [sequence.prompt_rank(sequence.submitted_ns + round(s * NS_PER_S)) for s in (0, AGE_S, 2 * AGE_S, 900)]
+    assert ranks == [Band.LOW, Band.NORMAL, Band.HIGH, Band.HIGH]
 
 
 def test_bands_that_are_not_lower_keep_their_slots() -> None:
