@@ -4,7 +4,8 @@
 
 Real engines, the real store of a node and its disk tier, in one process, for K2 two hosts with their runners; models
 are written by the zoo. Run it on a machine that does nothing else: K1, K2, K4 and K9 compare wall times. K4 needs root
-and the blkio controller of cgroup v1. K5 and K6 need a cluster under load, and are not here.
+and the blkio controller of cgroup v1. K5 and K6 need a cluster under load: `bench.rolling_restart` and
+`bench.bands`.
 """
 
 import argparse

@@ -26,12 +26,18 @@ class StreamResult:
     end_s: float
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int  # of the prompt
+    pieces_s: tuple[float, ...]  # when each piece of text arrived
     text: str
     finish_reason: str
 
 
-async def stream_chat(host: str, port: int, body: dict[str, Any], *, key: str = "none") -> StreamResult:
+async def stream_chat(
+    host: str, port: int, body: dict[str, Any], *, key: str = "none", request_id: str = "none"
+) -> StreamResult:
     """POST /v1/chat/completions on a connection of its own and read the stream to its end.
+
+    `request_id`: as the gateway's log names it.
 
     Raises:
         BadAnswer: another status than 200, an error in the stream, or no end.
@@ -39,7 +45,8 @@ async def stream_chat(host: str, port: int, body: dict[str, Any], *, key: str = 
     content = json.dumps(body).encode()
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
-        f"Authorization: Bearer {key}\r\nConnection: close\r\nContent-Length: {len(content)}\r\n\r\n"
+        f"Authorization: Bearer {key}\r\nX-Request-Id: {request_id}\r\nConnection: close\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
     )
     reader, writer = await asyncio.open_connection(host, port)
     arrivals: list[tuple[float, bytes]] = []
@@ -63,7 +70,7 @@ def read_result(sent_s: float, arrivals: list[tuple[float, bytes]]) -> StreamRes
         BadAnswer: as stream_chat.
     """
     events = list(read_events(arrivals))
-    first_token_s: float | None = None
+    pieces_s: list[float] = []
     text: list[str] = []
     finish_reason, usage = "", None
     for arrived_s, event in events:
@@ -73,18 +80,20 @@ def read_result(sent_s: float, arrivals: list[tuple[float, bytes]]) -> StreamRes
         for choice in event.get("choices") or []:
             delta = choice.get("delta") or {}
             piece = (delta.get("content") or "") + (delta.get("reasoning_content") or "")
-            if piece and first_token_s is None:
-                first_token_s = arrived_s
+            if piece:
+                pieces_s.append(arrived_s)
             text.append(piece)
             finish_reason = choice.get("finish_reason") or finish_reason
-    if first_token_s is None or usage is None:
+    if not pieces_s or usage is None:
         raise BadAnswer("the stream had no text or no usage")
     return StreamResult(
         sent_s=sent_s,
-        first_token_s=first_token_s,
+        first_token_s=pieces_s[0],
         end_s=arrivals[-1][0],
         prompt_tokens=usage["prompt_tokens"],
         completion_tokens=usage["completion_tokens"],
+        cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
+        pieces_s=tuple(pieces_s),
         text="".join(text),
         finish_reason=finish_reason,
     )

@@ -276,6 +276,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             detail=ending.detail if ending is not None else "",
             prompt_tokens=times.prompt_tokens if times is not None else len(stream.request.prompt.inputs),
             cached_tokens=times.cached_tokens if times is not None else 0,
+            evaluated_tokens=times.evaluated_tokens if times is not None else 0,
             generated_tokens=stream.text.counted,
             queue_ms=_ms(times.queue_ns) if times is not None else None,
             prompt_ms=_ms(times.prompt_ns) if times is not None else None,

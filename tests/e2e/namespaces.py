@@ -145,7 +145,7 @@ def running_machines(directory: Path, models: Path, *, names: Sequence[str], dev
         own_address, machines = stack.enter_context(cabled(names))
         found = list(machines.values())
         cluster = Machines(url="", machines=machines, directory=directory)
-        _start_control_plane(stack, cluster, f"{own_address}:{DISCOVERY_PORT}")
+        _start_control_plane(stack, cluster, f"{own_address}:{DISCOVERY_PORT}", {})
         with ThreadPoolExecutor() as starters:  # each start is a Python interpreter with the engine
             lent = [
                 starters.submit(
@@ -187,7 +187,7 @@ def running_hosts(
     with ExitStack() as stack:
         found = [Machine(name=name, namespace="", link="", address="") for name in names]
         cluster = Machines(url="", machines={one.name: one for one in found}, directory=directory)
-        _start_control_plane(stack, cluster, f"127.0.0.1:{free_port()}")
+        _start_control_plane(stack, cluster, f"127.0.0.1:{free_port()}", {})
         for machine in found:
             machine.devices.append(stack.enter_context(limited_device(mib=device_mib)))
             own = models if isinstance(models, Path) else models[machine.name]
@@ -197,14 +197,19 @@ def running_hosts(
 
 
 @contextmanager
-def running_stores(directory: Path, *, names: Sequence[str]) -> Iterator[Machines]:
-    """Hosts on loopback without devices of their own, each with models of its own in `<directory>/<name>-models`."""
+def running_stores(
+    directory: Path, *, names: Sequence[str], models: Path | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[Machines]:
+    """Hosts on loopback without devices of their own, each with models of its own in `<directory>/<name>-models`.
+
+    `models`: one directory for all of them instead. `settings`: of every service.
+    """
     with ExitStack() as stack:
         found = [Machine(name=name, namespace="", link="", address="") for name in names]
         cluster = Machines(url="", machines={one.name: one for one in found}, directory=directory)
-        _start_control_plane(stack, cluster, f"127.0.0.1:{free_port()}")
+        _start_control_plane(stack, cluster, f"127.0.0.1:{free_port()}", settings or {})
         for machine in found:
-            _start_host(stack, cluster, machine, directory / f"{machine.name}-models")
+            _start_host(stack, cluster, machine, models or directory / f"{machine.name}-models", **(settings or {}))
         wait_until(lambda: len(cluster.nodes()) == len(found), deadline_s=START_DEADLINE_S, what="every host is there")
         yield cluster
 
@@ -219,12 +224,12 @@ def _all_usable(cluster: Machines) -> bool:
     return len(usable) == sum(len(machine.devices) for machine in cluster.machines.values())
 
 
-def _start_control_plane(stack: ExitStack, cluster: Machines, discovery: str) -> None:
+def _start_control_plane(stack: ExitStack, cluster: Machines, discovery: str, more: Mapping[str, str]) -> None:
     redis_port, scheduler_port, port = free_port(), free_port(), free_port()
     redis = [str(embedded_redis_server()), "--port", str(redis_port), "--bind", "127.0.0.1", "--save", ""]
     _spawn(stack, cluster, "redis", redis, {})
     cluster.discovery_address = discovery
-    common = {"PUNA_DISCOVERY_ADDRESS": discovery, "PUNA_PLAINTEXT": "1"}
+    common = {"PUNA_DISCOVERY_ADDRESS": discovery, "PUNA_PLAINTEXT": "1", **more}
     own = {"PUNA_DISCOVERY_LISTEN": discovery, "PUNA_HOME": str(cluster.directory / "discovery")}
     _spawn(stack, cluster, "discovery", _python("discovery"), {**common, **own})
     scheduler = f"127.0.0.1:{scheduler_port}"
@@ -232,9 +237,10 @@ def _start_control_plane(stack: ExitStack, cluster: Machines, discovery: str) ->
         "PUNA_SCHEDULER_LISTEN": scheduler,
         "PUNA_REDIS_URL": f"redis://127.0.0.1:{redis_port}/0",
         "PUNA_NUM_PARALLEL": "1",
+        **more,
     }
     _spawn(stack, cluster, "scheduler", _python("scheduler"), {**common, **settings})
-    gateway = {"PUNA_SCHEDULER_ADDRESS": scheduler, "PUNA_HOST": f"127.0.0.1:{port}"}
+    gateway = {"PUNA_SCHEDULER_ADDRESS": scheduler, "PUNA_HOST": f"127.0.0.1:{port}", **more}
     _spawn(stack, cluster, "gateway", _python("gateway"), {**gateway, "PUNA_GRPC_HOST": f"127.0.0.1:{free_port()}"})
     cluster.url = f"http://127.0.0.1:{port}"
 

@@ -9,6 +9,8 @@ def stream(sent_s: float, first_token_s: float, end_s: float, tokens: int = 10, 
         end_s=end_s,
         prompt_tokens=5,
         completion_tokens=tokens,
+        cached_tokens=0,
+        pieces_s=(first_token_s,),
         text=text,
         finish_reason="length",
     )

@@ -16,7 +16,10 @@ def event(text: str) -> bytes:
 ROLE = event('{"choices": [{"delta": {"role": "assistant", "content": ""}}]}')
 FIRST = event('{"choices": [{"delta": {"content": "a"}}]}')
 SECOND = event('{"choices": [{"delta": {"content": "b"}, "finish_reason": "length"}], "usage": null}')
-USAGE = event('{"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}')
+USAGE = event(
+    '{"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, '
+    '"prompt_tokens_details": {"cached_tokens": 1}}}'
+)
 DONE = b"data: [DONE]\n\n"
 
 
@@ -27,7 +30,8 @@ def test_the_first_token_is_the_first_text_and_not_the_role() -> None:
 
     assert (result.sent_s, result.first_token_s, result.end_s) == (0.5, 2.0, 3.0)
     assert (result.text, result.finish_reason) == ("ab", "length")
-    assert (result.prompt_tokens, result.completion_tokens) == (3, 2)
+    assert (result.prompt_tokens, result.completion_tokens, result.cached_tokens) == (3, 2, 1)
+    assert result.pieces_s == (2.0, 3.0)
 
 
 def test_an_event_counts_when_its_last_byte_has_come_however_the_bytes_are_cut() -> None:
