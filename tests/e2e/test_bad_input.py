@@ -275,15 +275,14 @@ def test_who_may_not_change_models_changes_none(locked: Locked) -> None:
 
 
 def test_a_gpu_that_no_node_has_asks_for_nothing_cold_or_warm(locked: Locked) -> None:
-    """IN35: a client's main_gpu is no error on a machine without that GPU, whoever came before."""
+    """IN35: a client's main_gpu or num_gpu is no error on a machine without that GPU, whoever came before."""
     chat = {"model": "demo", "messages": [{"role": "user", "content": "x"}], "stream": False}
-    for number in (0, 99):
-        options = {"main_gpu": number, "num_predict": 2}
+    for option in ({"main_gpu": 0}, {"main_gpu": 99}, {"num_gpu": 1}, {"num_gpu": 99}):
         locked.post("/puna/v1/unload", {"model": "demo"})
-        answer = locked.post("/api/chat", chat | {"options": options})
+        answer = locked.post("/api/chat", chat | {"options": {**option, "num_predict": 2}})
         assert answer.status_code == 200, answer.text
         assert "x-puna-ignored" not in answer.headers
-        told = locked.post("/puna/v1/load", {"model": "demo", "options": {"main_gpu": number}}).text.splitlines()
+        told = locked.post("/puna/v1/load", {"model": "demo", "options": option}).text.splitlines()
         assert json.loads(told[-1]) == {"status": "ready"}
 
 

@@ -1,6 +1,6 @@
 """Devices that may hold a model at all, and sets of them. Filters come before scores."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.core.planning.candidates import ClusterView, PlacementRequest, Verdict
@@ -15,7 +15,6 @@ LOADS_PER_NODE_MAX = 2  # they share one disk
 
 DEVICES_MAX = 15  # llama.cpp's limit less one, which BLAS may take
 
-LAYER_KINDS = frozenset({DeviceKind.GPU, DeviceKind.INTEGRATED, DeviceKind.CPU})
 Obstacle = tuple[Verdict, str]
 # A device by itself, roomiest first: minus the bytes that it may have at most, node id, device id.
 Site = tuple[int, str, str, OwnedDevice]
@@ -103,7 +102,7 @@ def find_device_sets(request: PlacementRequest, view: ClusterView) -> DeviceSets
         is_full = len(device_sets.left_out) >= CANDIDATES_MAX  # no more are shown
         if obstacle is not None:
             if not is_full:
-                device_sets.left_out += [(node, device, obstacle) for device in _layer_devices(node)]
+                device_sets.left_out += [(node, device, obstacle) for device in node.layer_devices]
             if obstacle[0] is not Verdict.FILE_MISSING:
                 continue
         if is_full and not is_plain and whole_obstacle(request.constraints, node):
@@ -121,7 +120,7 @@ def _asks_for_nothing(request: PlacementRequest) -> bool:
     wanted = request.constraints
     is_open = not (wanted.nodes or wanted.devices or wanted.backend or wanted.require_gpu)
     is_open = is_open and wanted.main_gpu is None
-    return is_open and wanted.num_gpu != 0 and wanted.max_shape is Shape.CPU
+    return is_open and wanted.num_gpu is None and wanted.max_shape is Shape.CPU
 
 
 @cached_per_view
@@ -140,7 +139,7 @@ def _allowed_devices(node: NodeView, request: PlacementRequest, view: ClusterVie
     """Return the usable devices of a node for this request at this moment."""
     whole = whole_obstacle(request.constraints, node)
     kept_off = {}
-    for device in _layer_devices(node):
+    for device in node.layer_devices:
         if obstacle := _passing_obstacle(request, view, node, device, whole):
             kept_off[device.id] = obstacle
     main = request.constraints.main_device(node)  # one GPU that was asked for
@@ -152,7 +151,7 @@ def _node_devices(node: NodeView, kept_off: Mapping[str, Obstacle], main: Device
     by_backend: dict[tuple[DeviceKind, str, str], list[OwnedDevice]] = {}
     left_out: list[tuple[NodeView, DeviceView, Obstacle]] = []
     host = None
-    for device in _layer_devices(node):
+    for device in node.layer_devices:
         obstacle = _standing_obstacle(device) or kept_off.get(device.id)
         if obstacle is not None:
             left_out.append((node, device, obstacle))
@@ -199,13 +198,6 @@ def _add(device_sets: DeviceSets, node: NodeView, found: _NodeDevices, *, has_fi
         device_sets.single.setdefault(kind, []).extend(sites)
     for kind, whole in found.joint.items():
         device_sets.joint.setdefault(kind, []).extend(whole)
-
-
-def _layer_devices(node: NodeView) -> Iterator[DeviceView]:
-    """Yield the devices that could hold layers. Their host decides on an integrated GPU beside a discrete one."""
-    for device in node.devices:
-        if device.kind in LAYER_KINDS:
-            yield device
 
 
 def node_obstacle(request: PlacementRequest, view: ClusterView, node: NodeView) -> Obstacle | None:

@@ -52,19 +52,24 @@ def load_target(state: ClusterState, model: ModelFile, asked: Asked) -> LoadTarg
 
 
 def followable(state: ClusterState, model_name: str, options: LoadOptions) -> LoadOptions:
-    """Return a request's options without a `main_gpu` that no node has, unless a constraint refuses that.
+    """Return a request's options without a `num_gpu` or `main_gpu` that no node can follow.
 
-    Clients and Modelfiles carry one to every machine, 0 also where there is no GPU: it asks for nothing there, whether
+    Clients and Modelfiles carry them to every machine, also to those without a GPU: there they ask for nothing, whether
     a replica serves or not. What operators set is refused instead (`put`).
     """
-    if options.main_gpu is None:
-        return options
+    if options.num_gpu and _matches_nothing(state, model_name, options, "num_gpu"):
+        options = replace(options, num_gpu=None)
+    if options.main_gpu is not None and _matches_nothing(state, model_name, options, "main_gpu"):
+        options = replace(options, main_gpu=None)
+    return options
+
+
+def _matches_nothing(state: ClusterState, model_name: str, options: LoadOptions, name: str) -> bool:
     try:
         constraints = load_constraints(state, model_name, options)
     except InvalidRequest:  # planning with them reports it
-        return options
-    is_nowhere = unmatched(constraints, state.observed.nodes.values()) == "main_gpu"
-    return replace(options, main_gpu=None) if is_nowhere else options
+        return False
+    return unmatched(constraints, state.observed.nodes.values()) == name
 
 
 def constrained_models(state: ClusterState) -> list[str]:

@@ -227,6 +227,8 @@ def _host_obstacle(constraints: Constraints, node: NodeView, host: DeviceView) -
         return "require_gpu"
     if constraints.max_shape is not Shape.CPU:
         return "max_shape"
+    if constraints.num_gpu:
+        return "num_gpu"
     if constraints.devices and not _is_named(constraints.devices, node, host):
         return "devices"
     if constraints.backend and host.backend.lower() != constraints.backend.lower():
@@ -247,7 +249,7 @@ def unmatched(constraints: Constraints, nodes: Iterable[NodeView]) -> str:
         return "nodes"
     obstacles: set[str] = set()
     for node in known:
-        for device in node.devices:
+        for device in node.layer_devices:
             obstacle = device_obstacle(constraints, node, device)
             if not obstacle:
                 return ""

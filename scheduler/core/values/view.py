@@ -1,6 +1,6 @@
 """View of the cluster: nodes, their devices, model files and runners. Values only."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
@@ -24,6 +24,9 @@ class DeviceKind(StrEnum):
     CPU = "cpu"
     ACCELERATOR = "accelerator"  # holds no layers of its own
     UNKNOWN = "unknown"
+
+
+LAYER_KINDS = frozenset({DeviceKind.GPU, DeviceKind.INTEGRATED, DeviceKind.CPU})
 
 
 class Trust(StrEnum):
@@ -218,6 +221,12 @@ class NodeView:
     def host_device(self) -> DeviceView | None:
         """Return the device that stands for the node's RAM."""
         return next((device for device in self.devices if device.kind is DeviceKind.CPU), None)
+
+    @property
+    @cached_per_view
+    def layer_devices(self) -> Sequence[DeviceView]:
+        """Return the devices that could hold layers. The host decides on an integrated GPU beside a discrete one."""
+        return [device for device in self.devices if device.kind in LAYER_KINDS]
 
     @cached_per_view
     def _usable_files(self) -> Mapping[str, ModelFile]:

@@ -25,6 +25,7 @@ from scheduler.core.values.constraints import (
     unmatched,
 )
 from scheduler.core.values.memory import GIB
+from scheduler.core.values.view import DeviceKind
 from scheduler.redis_store import UNREADABLE, decode_constraints
 from tests.unit.scheduler.builders import cpu, gpu, node
 
@@ -167,6 +168,8 @@ def test_such_a_share_does_not_come_over_the_wire_either(share: float) -> None:
         (Constraints(backend="Vulkan"), GPU_0, "backend"),
         (Constraints(num_gpu=0), GPU_0, "num_gpu"),
         (Constraints(num_gpu=0), CPU, ""),
+        (Constraints(num_gpu=1), GPU_0, ""),
+        (Constraints(num_gpu=1), CPU, "num_gpu"),
         (Constraints(require_gpu=True), CPU, "require_gpu"),
         (Constraints(main_gpu=1), GPU_0, ""),
         (Constraints(main_gpu=2), GPU_0, "main_gpu"),
@@ -184,6 +187,13 @@ def test_a_lost_device_still_counts_as_one_that_can_match() -> None:
     dead = node("a", devices=(gpu("gpu-0", usable=False), cpu()))
     assert unmatched(Constraints(devices=("gpu-0",), require_gpu=True), [dead]) == ""
     assert unmatched(Constraints(devices=("gpu-9",)), [dead]) == "devices"
+
+
+def test_a_count_of_layers_on_gpus_needs_a_gpu_and_no_accelerator_is_one() -> None:
+    helper = replace(gpu("blas"), kind=DeviceKind.ACCELERATOR)
+    assert unmatched(Constraints(num_gpu=5), [node("a", devices=(helper, cpu()))]) == "num_gpu"
+    assert unmatched(Constraints(require_gpu=True), [node("a", devices=(helper, cpu()))]) == "require_gpu"
+    assert unmatched(Constraints(num_gpu=5), [node("a", devices=(gpu("gpu-0", usable=False), cpu()))]) == ""
 
 
 def test_gpus_are_counted_by_address_then_by_id_and_keep_their_numbers_when_one_is_lost() -> None:
