@@ -239,7 +239,7 @@ class Generation:
 
 def _end_reason(done: Done, parser: OutputParser, output: OutputPlan) -> FinishReason:
     """Translate a runner's reason. Tool calls end an answer for clients, even if our stop string ended it."""
-    if not parser.called or done.reason is FinishReason.LENGTH:
+    if not parser.called or done.reason.is_cut:
         return done.reason
     is_ours = done.reason is FinishReason.END_TOKEN or done.stop_string in output.stop
     return FinishReason.TOOL_CALLS if is_ours else done.reason

@@ -120,19 +120,25 @@ def delta(chunk: runner_pb2.TokenChunk) -> Delta:
     return Delta(content=chunk.text, tokens=tuple([_token(token) for token in tokens]))
 
 
+_CUTS = {
+    runner_pb2.CUT_BY_CONTEXT: FinishReason.CONTEXT_FULL,
+    runner_pb2.CUT_BY_REPETITION: FinishReason.REPETITION,
+}
+
+
 def _token(token: runner_pb2.Token) -> GeneratedToken:
     if not token.HasField("logprob"):  # nearly always, and for every token
         return GeneratedToken(id=token.id, piece=token.piece)
     return TOKEN.from_proto(token)
 
 
-def end_reason(reason: runner_pb2.DoneReason.ValueType) -> FinishReason:
+def end_reason(final: runner_pb2.Final) -> FinishReason:
     """Translate a runner's reason for ending. Unknown values of newer runners read as an ordinary end."""
-    match reason:
+    match final.reason:
         case runner_pb2.DONE_REASON_STOP_STRING:
             return FinishReason.STOP_STRING
         case runner_pb2.DONE_REASON_LENGTH:
-            return FinishReason.LENGTH
+            return _CUTS.get(final.cut_by, FinishReason.LENGTH)
         case _:
             return FinishReason.END_TOKEN
 
@@ -140,7 +146,7 @@ def end_reason(reason: runner_pb2.DoneReason.ValueType) -> FinishReason:
 def done(final: runner_pb2.Final, *, seed: int, total_duration_ns: int, load_duration_ns: int) -> Done:
     """Translate the end of an answer."""
     return Done(
-        reason=end_reason(final.reason),
+        reason=end_reason(final),
         stop_string=final.stop_string,
         seed=seed,
         usage=AnswerUsage(

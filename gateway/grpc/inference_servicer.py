@@ -62,6 +62,13 @@ _REASONS = {
     FinishReason.TOOL_CALLS: runner_pb2.DONE_REASON_END_TOKEN,
     FinishReason.STOP_STRING: runner_pb2.DONE_REASON_STOP_STRING,
     FinishReason.LENGTH: runner_pb2.DONE_REASON_LENGTH,
+    FinishReason.CONTEXT_FULL: runner_pb2.DONE_REASON_LENGTH,
+    FinishReason.REPETITION: runner_pb2.DONE_REASON_LENGTH,
+}
+_CUTS = {
+    FinishReason.LENGTH: runner_pb2.CUT_BY_MAX_TOKENS,
+    FinishReason.CONTEXT_FULL: runner_pb2.CUT_BY_CONTEXT,
+    FinishReason.REPETITION: runner_pb2.CUT_BY_REPETITION,
 }
 
 
@@ -372,4 +379,5 @@ def _done(event: Done, record: RequestRecord) -> inference_pb2.Done:
         placement=converters.placement_to_proto(record.placed),
         called_tools=event.reason is FinishReason.TOOL_CALLS,
         resumes=event.resumes,
+        cut_by=_CUTS.get(event.reason, runner_pb2.CUT_BY_UNSPECIFIED),
     )

@@ -273,7 +273,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         log.info(
             "request.done",
             reason=outcome,
-            detail=ending.detail if ending is not None else "",
+            cut_by=ending.cut_by.value if ending is not None and ending.cut_by is not None else "",
             prompt_tokens=times.prompt_tokens if times is not None else len(stream.request.prompt.inputs),
             cached_tokens=times.cached_tokens if times is not None else 0,
             evaluated_tokens=times.evaluated_tokens if times is not None else 0,
@@ -293,11 +293,12 @@ async def _beside_loop(segments: Any, read: Callable[[], Read]) -> Read:
 
 def _final(finished: Finished) -> runner_pb2.Final:
     times = finished.times
+    ending = finished.ending
     final = runner_pb2.Final(
-        reason=runner_pb2.DoneReason.Value(f"DONE_REASON_{finished.ending.reason.name}"),
-        stop_string=finished.ending.stop_string,
+        reason=runner_pb2.DoneReason.Value(f"DONE_REASON_{ending.reason.name}"),
+        stop_string=ending.stop_string,
         generated_tokens=finished.generated_tokens,
-        detail=finished.ending.detail,
+        cut_by=runner_pb2.CutBy.Value(f"CUT_BY_{ending.cut_by.name if ending.cut_by else 'UNSPECIFIED'}"),
     )
     if times is not None:
         final.prompt_tokens = times.prompt_tokens

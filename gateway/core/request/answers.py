@@ -117,7 +117,14 @@ class FinishReason(StrEnum):
     END_TOKEN = "end_token"  # noqa: S105  # a token of text
     STOP_STRING = "stop_string"
     LENGTH = "length"
+    CONTEXT_FULL = "context_full"
+    REPETITION = "repetition"  # one token, over and over
     TOOL_CALLS = "tool_calls"
+
+    @property
+    def is_cut(self) -> bool:
+        """Return True if a limit ended the answer, and not the model or a stop string."""
+        return self in (FinishReason.LENGTH, FinishReason.CONTEXT_FULL, FinishReason.REPETITION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

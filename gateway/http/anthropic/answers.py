@@ -17,6 +17,8 @@ from gateway.http.endpoint.streaming import SseStream, named_event
 _ID_LENGTH = 24
 _STOP_REASONS = {
     FinishReason.LENGTH: "max_tokens",
+    FinishReason.CONTEXT_FULL: "model_context_window_exceeded",
+    FinishReason.REPETITION: "max_tokens",
     FinishReason.TOOL_CALLS: "tool_use",
     FinishReason.STOP_STRING: "stop_sequence",
     FinishReason.END_TOKEN: "end_turn",

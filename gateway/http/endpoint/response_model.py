@@ -1,6 +1,12 @@
 """Bodies of answers, as the OpenAPI document describes them."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+# vLLM's field and value. The reason beside it stays "length": clients that check reasons know no other.
+REPETITION_DETECTED = "repetition_detected"
+StopReason = Annotated[Literal["repetition_detected"], Field(description="The model repeated one token without end")]
 
 
 class ResponseModel(BaseModel):

@@ -24,6 +24,7 @@ from gateway.core.request.answers import (
 from gateway.core.request.logprobs import logprob_entries
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
+from gateway.http.endpoint.response_model import REPETITION_DETECTED
 from gateway.http.endpoint.service import Endpoints, whole_answer
 from gateway.http.endpoint.streaming import stream_ndjson
 from gateway.http.ollama.bodies import ChatBody, GenerateBody, OllamaAnswerBody
@@ -82,7 +83,7 @@ class ChunkMaker:
         usage = done.usage
         last = self.chunk(delta) | {
             "done": True,
-            "done_reason": "length" if done.reason is FinishReason.LENGTH else "stop",
+            "done_reason": "length" if done.reason.is_cut else "stop",
             "total_duration": usage.total_duration_ns,
             "load_duration": usage.load_duration_ns,
             "prompt_eval_count": usage.prompt_tokens,
@@ -93,6 +94,8 @@ class ChunkMaker:
         }
         if done.stop_string:
             last["stop_sequence"] = done.stop_string
+        if done.reason is FinishReason.REPETITION:
+            last["stop_reason"] = REPETITION_DETECTED
         if self.debug is not None:
             last["puna"] = self.debug.debug_fields()
         if not self.is_chat and not self.raw:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gateway.http.endpoint.fields import Between, Body
-from gateway.http.endpoint.response_model import DebugFields, LogprobEntry, ResponseModel
+from gateway.http.endpoint.response_model import DebugFields, LogprobEntry, ResponseModel, StopReason
 
 _TokenId = Annotated[int, Between(0, 2**32 - 1, whole=True)]
 
@@ -158,6 +158,7 @@ class AnswerChunk(ResponseModel):
     done: bool
     done_reason: str = ""
     stop_sequence: str = Field(default="", description="The stop string that ended it")
+    stop_reason: StopReason | None = None
     total_duration: int = Field(default=0, description="Nanoseconds")
     load_duration: int = 0
     prompt_eval_count: int = 0

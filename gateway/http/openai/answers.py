@@ -19,6 +19,7 @@ from gateway.core.request.answers import (
 from gateway.core.request.logprobs import legacy_logprobs, logprob_entries
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
+from gateway.http.endpoint.response_model import REPETITION_DETECTED
 from gateway.http.endpoint.service import Endpoints
 from gateway.http.endpoint.streaming import SseStream
 from gateway.http.openai.bodies import ChatCompletionBody, CompletionBody, OpenAiAnswerBody
@@ -26,7 +27,6 @@ from gateway.http.openai.requests import chat_requests, completion_requests
 
 _DIGEST_SHOWN = 8
 _SHOWN = (Delta, PromptProgress, Done)
-_FINISH_REASONS = {FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class OpenAiAnswer:
             "index": index,
             **said,
             "logprobs": self._logprobs(index, delta) if delta is not None else None,
-            "finish_reason": _FINISH_REASONS.get(done.reason, "stop") if done is not None else None,
+            **_end(done.reason if done is not None else None),
         }
 
     def _logprobs(self, index: int, delta: Delta) -> dict[str, object] | None:
@@ -141,6 +141,21 @@ class OpenAiAnswer:
 
     def _debug(self) -> dict[str, object]:
         return {} if self.debug is None else {"puna": self.debug.debug_fields()}
+
+
+def _end(reason: FinishReason | None) -> dict[str, object]:
+    """Return the fields of a choice that say why it ended; None: it goes on."""
+    match reason:
+        case None:
+            return {"finish_reason": None}
+        case FinishReason.REPETITION:
+            return {"finish_reason": "length", "stop_reason": REPETITION_DETECTED}
+        case FinishReason.LENGTH | FinishReason.CONTEXT_FULL:
+            return {"finish_reason": "length"}
+        case FinishReason.TOOL_CALLS:
+            return {"finish_reason": "tool_calls"}
+        case FinishReason.END_TOKEN | FinishReason.STOP_STRING:
+            return {"finish_reason": "stop"}
 
 
 def _delta_fields(delta: Delta) -> dict[str, object]:

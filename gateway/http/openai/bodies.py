@@ -6,7 +6,7 @@ from pydantic import Field
 
 from gateway.core.request.conversation import TOOLS_MAX
 from gateway.http.endpoint.fields import AnswerBody, Between, Body
-from gateway.http.endpoint.response_model import DebugFields, LogprobEntry, ResponseModel
+from gateway.http.endpoint.response_model import DebugFields, LogprobEntry, ResponseModel, StopReason
 
 _INT32_MAX = 2**31 - 1
 Penalty = Annotated[float, Between(-2, 2)]
@@ -168,6 +168,7 @@ class ChatChoice(ResponseModel):
     message: ChoiceMessage
     logprobs: ChatLogprobs | None
     finish_reason: str
+    stop_reason: StopReason | None = None
 
 
 class ChatCompletionAnswer(ResponseModel):
@@ -199,6 +200,7 @@ class CompletionChoice(ResponseModel):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: str
+    stop_reason: StopReason | None = None
 
 
 class CompletionAnswer(ResponseModel):

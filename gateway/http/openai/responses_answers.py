@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from common.ids import random_id
 from gateway.answers.record import RequestRecord
-from gateway.core.request.answers import AnswerEvent, Delta, Done, FinishReason, PromptProgress
+from gateway.core.request.answers import AnswerEvent, Delta, Done, PromptProgress
 from gateway.core.request.logprobs import logprob_entries
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
@@ -215,7 +215,7 @@ def usage_of(done: Done) -> dict[str, object]:
 
 
 def _status(done: Done) -> str:
-    return "incomplete" if done.reason is FinishReason.LENGTH else "completed"
+    return "incomplete" if done.reason.is_cut else "completed"
 
 
 def _new_reasoning() -> Item:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from enum import Enum
 
-# A model that says the same token this often in a row will not come out of it.
-REPEATED_TOKENS_MAX = 30
+# A model that says the same token more often in a row does not come out of it. Rows of zeros, dots, emoji are shorter.
+# Source: Ollama, which had 30 and cut such rows (https://github.com/ollama/ollama/pull/18374).
+REPEATED_TOKENS_MAX = 100
 # No answer needs more than so many contexts; a larger limit would only keep a slot busy.
 CONTEXTS_MAX = 10
 
@@ -17,18 +18,27 @@ class EndReason(Enum):
     LENGTH = "length"
 
 
+class CutBy(Enum):
+    """Limit that a sequence with the reason LENGTH has reached."""
+
+    MAX_TOKENS = "max_tokens"
+    CONTEXT = "context"
+    REPETITION = "repetition"
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """End of a sequence. `detail` says more where the reason alone does not."""
+    """End of a sequence."""
 
     reason: EndReason
     stop_string: str = ""
-    detail: str = ""
+    cut_by: CutBy | None = None
 
 
 END_TOKEN = Ending(EndReason.END_TOKEN)
-LENGTH = Ending(EndReason.LENGTH)
-CONTEXT_FULL = Ending(EndReason.LENGTH, detail="context full")
+LENGTH = Ending(EndReason.LENGTH, cut_by=CutBy.MAX_TOKENS)
+CONTEXT_FULL = Ending(EndReason.LENGTH, cut_by=CutBy.CONTEXT)
+REPETITION = Ending(EndReason.LENGTH, cut_by=CutBy.REPETITION)
 
 
 def generated_tokens_max(max_tokens: int | None, context_tokens: int) -> int:
@@ -66,7 +76,7 @@ class EndRules:
         if self.generated >= self._limit:
             return LENGTH
         if self._repeats_max and self._repeats > self._repeats_max:
-            return Ending(EndReason.LENGTH, detail=f"token repeated {self._repeats} times")
+            return REPETITION
         return None
 
     @property

@@ -60,6 +60,7 @@ class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
     slots: int = 4
     context_tokens: int = 512
     end: runner_pb2.DoneReason.ValueType = runner_pb2.DONE_REASON_END_TOKEN
+    cut_by: runner_pb2.CutBy.ValueType = runner_pb2.CUT_BY_UNSPECIFIED
     before: Step | None = None
     after_piece: dict[int, Step] = field(default_factory=dict)
     requests: list[runner_pb2.GenerateRequest] = field(default_factory=list)
@@ -177,6 +178,7 @@ class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
         cut = limit < len(self.pieces)
         final = runner_pb2.Final(
             reason=runner_pb2.DONE_REASON_LENGTH if cut else self.end,
+            cut_by=self.cut_by,
             prompt_tokens=len(prompt),
             cached_tokens=1,
             generated_tokens=limit if cut else len(self.pieces) + 1,

@@ -14,7 +14,7 @@ from common.spec.layout import Layout
 from common.spec.sampling import Sampling
 from runner.core.model.model_files import ModelFiles
 from runner.core.sequence.batching import BatchRow
-from runner.core.sequence.endings import EndReason
+from runner.core.sequence.endings import REPEATED_TOKENS_MAX, REPETITION, EndReason
 from runner.engine.batched import engine as batched
 from runner.engine.batched.engine import BatchedEngine
 from runner.engine.batched.loop import BatchedOptions, Loop
@@ -288,9 +288,8 @@ async def test_a_looping_sequence_ends_with_a_final_message_that_says_why(zoo: Z
         token = engine.tokens(" the")[0]
         sampling = Sampling(temperature=0.0, logit_bias={token: 1000.0})
         answer = await engine.ask("Hello", sampling=sampling)
-        assert answer.ids == [token] * 31
-        assert answer.end.ending.reason is EndReason.LENGTH
-        assert answer.end.ending.detail == "token repeated 31 times"
+        assert answer.ids == [token] * (REPEATED_TOKENS_MAX + 1)
+        assert answer.end.ending == REPETITION
 
 
 @pytest.mark.behaviour("B-110", "B-113", "B-115")

@@ -2,7 +2,14 @@
 
 import pytest
 
-from runner.core.sequence.endings import END_TOKEN, LENGTH, EndReason, EndRules, generated_tokens_max
+from runner.core.sequence.endings import (
+    END_TOKEN,
+    LENGTH,
+    REPEATED_TOKENS_MAX,
+    REPETITION,
+    EndRules,
+    generated_tokens_max,
+)
 
 
 def rules(*, end: int = -1, limit: int = 100, repeats: int = 30, resumed: tuple[int, ...] = ()) -> EndRules:
@@ -28,13 +35,16 @@ def test_the_limit_ends_with_length() -> None:
 
 
 @pytest.mark.behaviour("B-117")
-def test_the_thirty_first_equal_token_in_a_row_ends_with_a_reason() -> None:
+def test_one_equal_token_in_a_row_too_many_ends_with_a_reason() -> None:
     counted = rules(limit=1000)
     assert all(counted.count(5) is None for _ in range(30))
-    ending = counted.count(5)
-    assert ending is not None
-    assert ending.reason is EndReason.LENGTH
-    assert ending.detail == "token repeated 31 times"
+    assert counted.count(5) == REPETITION
+
+
+@pytest.mark.behaviour("B-117")
+def test_a_row_of_a_hundred_zeros_or_dots_is_no_loop() -> None:
+    counted = rules(limit=1000, repeats=REPEATED_TOKENS_MAX)
+    assert all(counted.count(5) is None for _ in range(100))
 
 
 @pytest.mark.behaviour("B-117")
