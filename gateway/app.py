@@ -171,7 +171,7 @@ async def running_gateway(
         watches.append(asyncio.create_task(certificate.watch(), name="certificate"))
     server = _http_server(_make_edge(settings, service, authorizer), certificate)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
-    await grpc_server.start()
+    await _start_grpc(grpc_server)
     host, port = listener.getsockname()[:2]
     try:
         yield RunningGateway(http_address=f"{host}:{port}", grpc_address=grpc_server.address, service=service)
@@ -276,6 +276,12 @@ def _bind_http(settings: GatewaySettings) -> socket.socket:
         raise StartupError(f"cannot listen on {settings.host}: {error.strerror}") from error
     listener.setblocking(False)
     return listener
+
+
+async def _start_grpc(server: GrpcServer) -> None:
+    """Serve; clients with client-side health checking ask for the service by its name."""
+    await server.start()
+    await server.set_serving(True, service=SERVICE_NAME)
 
 
 def _bind_grpc(

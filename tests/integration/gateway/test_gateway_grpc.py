@@ -180,8 +180,10 @@ async def test_the_clients_deadline_reaches_the_runner(start_cluster: StartClust
 
 
 async def test_health_and_reflection_answer(channel: aio.Channel) -> None:
-    health = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())  # type: ignore[attr-defined]
-    assert health.status == health_pb2.HealthCheckResponse.SERVING
+    check = health_pb2_grpc.HealthStub(channel).Check  # type: ignore[attr-defined]
+    for service in ("", "puna.v1.Inference"):
+        health = await check(health_pb2.HealthCheckRequest(service=service))
+        assert health.status == health_pb2.HealthCheckResponse.SERVING
     request = reflection_pb2.ServerReflectionRequest(list_services="")
 
     async def requests() -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
