@@ -5,9 +5,6 @@ import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Self, TypeVar
 
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-
 from common.errors import ModelUnavailable, PunaError
 from common.grpc.addresses import Channels
 from common.grpc.client import ask, call_metadata
@@ -16,6 +13,7 @@ from common.grpc.watch import watch
 from common.model_details import KeptDetails
 from common.telemetry.logs import get_logger
 from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
+from scheduler.pulse import Pulse
 
 if TYPE_CHECKING:
     from grpc import aio
@@ -28,9 +26,6 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 CALL_TIMEOUT_S = 5.0
-# A scheduler that is silent for so long is asked for its health, and has as long again to answer that: long for an
-# event loop that plans, and twice is less than people wait.
-SILENCE_S = 0.8
 # A test of a device has 30 s, and may wait for the one before it.
 CLEAR_TIMEOUT_S = 70.0
 _RETRY_AFTER_S = 5.0
@@ -48,6 +43,7 @@ class SchedulerClient:
         Channels connect when first used.
         """
         self._channels = Channels(addresses, peer="scheduler")
+        self._pulses: dict[aio.Channel, Pulse] = {}
         self._preferred = 0
 
     async def __aenter__(self) -> Self:
@@ -58,6 +54,9 @@ class SchedulerClient:
 
     async def close(self) -> None:
         """Close the connections; running calls end."""
+        for pulse in self._pulses.values():
+            pulse.stop()
+        self._pulses.clear()
         await self._channels.close()
 
     async def ensure_model(
@@ -70,23 +69,24 @@ class SchedulerClient:
             ModelUnavailable, QueueFull: not now; try again after `retry_after_s`.
         """
         for attempt in itertools.count():
-            stub, others = await self._stub()
-            call = stub.EnsureModel(request, metadata=call_metadata())
-            events = received(call)
-            heard = False
+            call, heard = None, False
             try:
-                event = await self._while_alive(anext(events, None))
+                stub, pulse = await self._stub()
+                call = stub.EnsureModel(request, metadata=call_metadata())
+                events = received(call)
+                event = await self._while_alive(anext(events, None), pulse)
                 while event is not None:
                     heard = True
                     yield event
                     event = await anext(events, None)
             except ModelUnavailable as error:
-                if heard or not self._try_next(attempt, others):
+                if heard or not self._try_next(attempt):
                     raise _for_clients(error) from error
             else:
                 return
             finally:
-                call.cancel()
+                if call is not None:
+                    call.cancel()
 
     def watch_routes(
         self, *, on_connection: Callable[[bool], None] = lambda _connected: None
@@ -229,45 +229,56 @@ class SchedulerClient:
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> Response:
         """Make one call. Where a scheduler is away, or refuses because it does not lead, the next address is tried."""
-        attempt = 0
-        while True:
-            stub, others = await self._stub()
+        for attempt in itertools.count():
             try:
-                return await self._while_alive(ask(method(stub), request, timeout_s=timeout_s))
+                stub, pulse = await self._stub()
+                return await self._while_alive(ask(method(stub), request, timeout_s=timeout_s), pulse)
             except ModelUnavailable as error:
-                if not self._try_next(attempt, others):
+                if not self._try_next(attempt):
                     raise _for_clients(error) from error
-                attempt += 1
+        raise AssertionError("counting never ends")
 
-    async def _while_alive(self, work: Awaitable[Response]) -> Response:
-        """Wait for a scheduler as long as its event loop runs: a stopped process keeps its connections.
+    async def _while_alive(self, work: Awaitable[Response], pulse: Pulse) -> Response:
+        """Wait for a scheduler as long as its event loop runs.
 
         Raises:
             ModelUnavailable: it is silent.
         """
-        channels = await self._channels.get()
-        check = health_pb2_grpc.HealthStub(channels[self._preferred % len(channels)]).Check  # type: ignore[attr-defined]
-        task = asyncio.ensure_future(work)
+        task, silence = asyncio.ensure_future(work), asyncio.ensure_future(pulse.silence())
         try:
-            while not (await asyncio.wait({task}, timeout=SILENCE_S))[0]:
-                try:
-                    await check(health_pb2.HealthCheckRequest(), timeout=SILENCE_S)
-                except grpc.aio.AioRpcError as error:  # a lost connection ends the call itself
-                    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not task.done():
-                        raise ModelUnavailable(f"{UNREACHABLE}: it does not answer") from error
+            await asyncio.wait({task, silence}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise _silent()
             return task.result()
         finally:
             task.cancel()
+            silence.cancel()
 
-    async def _stub(self) -> "tuple[Stub, int]":
-        """Return the stub of the present address, and the number of other addresses."""
+    async def _stub(self) -> "tuple[Stub, Pulse]":
+        """Return the stub and the pulse of the present address.
+
+        Raises:
+            ModelUnavailable: it is known to be silent; nothing was sent.
+        """
         channels = await self._channels.get()
-        return scheduler_pb2_grpc.SchedulerStub(channels[self._preferred % len(channels)]), len(channels) - 1
+        for gone in self._pulses.keys() - set(channels):
+            self._pulses.pop(gone).stop()
+        for channel in channels:
+            if channel not in self._pulses:
+                self._pulses[channel] = Pulse(channel)
+        chosen = channels[self._preferred % len(channels)]
+        if self._pulses[chosen].is_silent:
+            raise _silent()
+        return scheduler_pb2_grpc.SchedulerStub(chosen), self._pulses[chosen]
 
-    def _try_next(self, attempt: int, others: int) -> bool:
+    def _try_next(self, attempt: int) -> bool:
         """Switch to the next address; False: all were tried."""
         self._preferred += 1
-        return attempt < others
+        return attempt + 1 < len(self._pulses)
+
+
+def _silent() -> ModelUnavailable:
+    return ModelUnavailable(f"{UNREACHABLE}: it does not answer")
 
 
 def _for_clients(error: ModelUnavailable) -> ModelUnavailable:

@@ -49,10 +49,29 @@ def test_calls_to_a_stopped_scheduler_end_in_two_seconds_with_503_and_warm_model
             assert answer.status_code == 503, (path, answer.text)
             watch.assert_within(ANSWERED_WITHIN_S, path)
         assert generate(cluster).status_code == 200
-        refused = run_puna("nodes", PUNA_HOST=cluster.url)
-        assert (refused.returncode != 0, "the scheduler cannot be reached" in refused.stderr) == (True, True)
     finally:
         os.kill(scheduler, signal.SIGCONT)
+    wait_until_it_leads(cluster)
+
+
+@pytest.mark.parametrize("words", [("nodes",), ("load", "cold")])
+def test_commands_at_a_scheduler_that_just_stopped_end_in_two_seconds_with_its_reason(
+    cluster: Cluster, words: tuple[str, ...]
+) -> None:
+    scheduler = cluster.pid_of("scheduler")
+    os.kill(scheduler, signal.SIGSTOP)
+    try:
+        watch = Stopwatch()
+        refused = run_puna(*words, PUNA_HOST=cluster.url)
+        took_s = watch.wall_s
+        assert (refused.returncode != 0, "the scheduler cannot be reached" in refused.stderr) == (True, True)
+        watch.assert_within(ANSWERED_WITHIN_S, " ".join(words), took_s=took_s)
+    finally:
+        os.kill(scheduler, signal.SIGCONT)
+    wait_until_it_leads(cluster)
+
+
+def wait_until_it_leads(cluster: Cluster) -> None:
     wait_until(
         lambda: httpx.post(cluster.url + "/puna/v1/load", json={"model": "cold"}, timeout=60).status_code == 200,
         deadline_s=60,
