@@ -14,7 +14,7 @@ from common.errors import ModelUnavailable
 from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
 from scheduler.client import SchedulerClient
 from scheduler.pulse import BEAT_S, SILENCE_S
-from tests.waiting import Stopwatch, until
+from tests.waiting import Stopwatch, next_look, until
 
 Context = aio.ServicerContext[Any, Any]
 
@@ -75,7 +75,7 @@ async def test_a_silent_scheduler_ends_the_running_call_and_gets_no_other_one_un
                     try:
                         nodes.append(await client.list_nodes())
                     except ModelUnavailable:
-                        await asyncio.sleep(BEAT_S)
+                        await next_look()
 
             asked = asyncio.create_task(ask())
             await until(asked.done, what="it answers again")
