@@ -49,7 +49,7 @@ class Talk:
 
 @dataclass(slots=True)
 class Computed:
-    """What the restarts cost. Tokens are prompt tokens that were computed again."""
+    """Costs of the restarts. Tokens are prompt tokens that were computed again."""
 
     restarts: int
     fetched: int  # states

@@ -40,8 +40,8 @@ WORTH_TOKENS_MIN = 32
 TOLD_MAX = 64
 
 
-class Content(NamedTuple):
-    """What a slot holds."""
+class SlotContent(NamedTuple):
+    """Inputs of a slot, and the properties that a copy of its state needs."""
 
     inputs: list[int]
     sequence_id: int | None  # whose prompt it begins with; None: no prompt's
@@ -142,7 +142,7 @@ class ParkingLot:
         ]
         return tuple(known[:TOLD_MAX])
 
-    def park(self, slot_id: int, content: Content) -> bool:
+    def park(self, slot_id: int, content: SlotContent) -> bool:
         """Copy what a slot holds, and its checkpoints; False if that is too large or gains nothing."""
         size_bytes = self._context.state_bytes(slot_id, StatePart.ALL)
         if size_bytes > self._bytes_max // 2:
@@ -151,7 +151,7 @@ class ParkingLot:
             return False  # no attention: idle slots cost the others nothing
         return self._copy(slot_id, content)
 
-    def hold(self, slot_id: int, content: Content, owner: Sequence) -> bool:
+    def hold(self, slot_id: int, content: SlotContent, owner: Sequence) -> bool:
         """Copy what a slot holds for its sequence, which loses the slot, until `release`; else as `park`."""
         size_bytes = self._context.state_bytes(slot_id, StatePart.ALL)
         owner.keeps_slot = size_bytes > self._bytes_max
@@ -176,7 +176,7 @@ class ParkingLot:
         """Copies of paused sequences."""
         return [parked for parked in self._prompts.values() if parked.owner is not None]
 
-    def _copy(self, slot_id: int, content: Content, owner: Sequence | None = None) -> bool:
+    def _copy(self, slot_id: int, content: SlotContent, owner: Sequence | None = None) -> bool:
         inputs, salt = content.inputs, content.salt
         state = self._begin_slices(slot_id, len(inputs)) if content.slices else None
         if state is None:

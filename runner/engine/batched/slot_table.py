@@ -24,7 +24,7 @@ from runner.core.sequence.slots import (
 )
 from runner.core.states.gate import CopySpeed
 from runner.engine.batched.checkpoint_store import CheckpointStore
-from runner.engine.batched.parking import IDLE_CELLS_MAX, Content, Guest, ParkedPrompt, ParkingLot
+from runner.engine.batched.parking import IDLE_CELLS_MAX, SlotContent, Guest, ParkedPrompt, ParkingLot
 from runner.engine.batched.sequence import Sequence
 from runner.engine.contract.engine import StepReport
 from runner.engine.contract.states import SavedState
@@ -328,8 +328,8 @@ class SlotTable:
             slot.parks = False
         return True
 
-    def _content(self, slot: Slot) -> Content:
-        return Content(
+    def _content(self, slot: Slot) -> SlotContent:
+        return SlotContent(
             slot.held,
             sequence_id=None if slot.shifted else slot.last_sequence_id,
             salt=slot.salt,

@@ -1,4 +1,4 @@
-"""What the bench of rolling restarts reads from logs: a token computed again, or a pause, must not be missed."""
+"""Figures that the bench of rolling restarts reads from logs: no token computed again and no pause is missed."""
 
 import json
 from datetime import UTC, datetime

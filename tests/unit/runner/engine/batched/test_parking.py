@@ -9,7 +9,7 @@ from runner.core.sequence.batching import UNKNOWN_COST, CallCost
 from runner.core.sequence.slots import SharedCells
 from runner.core.states.gate import CopySpeed
 from runner.engine.batched.checkpoint_store import CheckpointStore
-from runner.engine.batched.parking import WORTH_TOKENS_MIN, Content, ParkingLot
+from runner.engine.batched.parking import WORTH_TOKENS_MIN, SlotContent, ParkingLot
 from runner.engine.contract.engine import Freed
 from tests.unit.runner.simulated_context import SimulatedContext, Simulation
 from tests.unit.runner.state_bytes import state_of
@@ -33,7 +33,7 @@ def test_a_prefix_is_brought_back_from_where_computing_it_takes_longer(cost: Cal
         recurrent=False,
         shared=SharedCells(),
     )
-    assert lot.park(0, Content([1] * 100, sequence_id=1))
+    assert lot.park(0, SlotContent([1] * 100, sequence_id=1))
     copies.bytes_per_s = state_of(range(100)).size  # the copy takes a second
     (view,) = lot.views()
     assert view.worth_tokens == worth
