@@ -13,8 +13,9 @@ from common.errors import InvalidRequest
 from common.spec.layout import Layout
 from common.spec.sampling import Sampling
 from runner.core.model.model_files import ModelFiles
-from runner.core.sequence.batching import BatchRow
+from runner.core.sequence.batching import UNKNOWN_COST, BatchRow
 from runner.core.sequence.endings import REPEATED_TOKENS_MAX, REPETITION, EndReason
+from runner.core.threads.step_times import StepTimes
 from runner.engine.batched import engine as batched
 from runner.engine.batched.engine import BatchedEngine
 from runner.engine.batched.loop import BatchedOptions, Loop
@@ -193,6 +194,8 @@ def test_overlap_changes_no_token(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> 
 
             with monkeypatch.context() as patch:
                 patch.setattr(Loop, "_step", counted)
+                # What was measured decides which prompts share a call.
+                patch.setattr(StepTimes, "cost", lambda _: UNKNOWN_COST)
                 submit(0)
                 driver.listener.until(lambda: len(started) == 8)
                 return [driver.read(started[number]).ids for number in range(8)], calls
