@@ -19,7 +19,15 @@ from gateway.core.dispatch.prompt_prefixes import NO_PREFIXES, PromptPrefixes
 from gateway.core.models.routes import RouteInfo
 from gateway.core.prepare.options import AnswerPlan
 from gateway.core.prepare.prompt import Prompt
-from gateway.core.request.answers import AnswerEvent, AnswerRequest, Delta, Done, FinishReason
+from gateway.core.request.answers import (
+    AnswerEvent,
+    AnswerRequest,
+    Delta,
+    Dialect,
+    Done,
+    FinishReason,
+    PromptProgress,
+)
 from gateway.core.request.constraint import Constraint
 from gateway.large_texts import beside_loop
 from gateway.replicas.replicas import Connection
@@ -106,18 +114,14 @@ class Generation:
                 async for event in call:
                     kind = event.WhichOneof("event")
                     call.is_paused = kind == "paused"
+                    if (progress := self._progress(event, spent)) is not None:
+                        yield progress
                     match kind:
                         case "tokens":
                             for delta in self._take(event.tokens, prompt, connection, spent):
                                 yield delta
                             if self.attempts.suspicion.is_past_probation:
                                 await probation.aclose()
-                        case "prompt":
-                            progress = converters.PROMPT_PROGRESS.from_proto(event.prompt)
-                            self.record.prompt_tokens = max(self.record.prompt_tokens, progress.total_tokens)
-                            spent.prompt = progress.total_tokens
-                            if self.begun is None:
-                                yield progress
                         case "final":
                             begun = self.begun or self._begin(prompt, connection)
                             self.attempts.continued(connection)
@@ -129,6 +133,20 @@ class Generation:
             if spent.answer and self.begun is not None:
                 self.begun.generated_s += self.clock.now_s() - started_s
         raise RunnerLost(LOST_TEXT)
+
+    def _progress(self, event: runner_pb2.GenerateEvent, spent: Spent) -> PromptProgress | None:
+        """Return the progress of the prompt that the client is told, if any.
+
+        That of a whole prompt comes with the first tokens; only Anthropic's answers begin with the counts.
+        """
+        wire = event.tokens if event.HasField("tokens") else event
+        if not wire.HasField("prompt"):
+            return None
+        progress = converters.PROMPT_PROGRESS.from_proto(wire.prompt)
+        self.record.prompt_tokens = max(self.record.prompt_tokens, progress.total_tokens)
+        spent.prompt = progress.total_tokens
+        is_told = wire is event or self.work.request.dialect is Dialect.ANTHROPIC
+        return progress if is_told and self.begun is None else None
 
     async def _message(self, prompt: Prompt, connection: Connection) -> runner_pb2.GenerateRequest:
         work = self.work

@@ -18,7 +18,7 @@ from runner.core.sequence.text_stream import Release
 from runner.serve.streams import WAITING_MAX, Finished, Stream, StreamEvent, StreamTable
 
 OpenSequence = Callable[[runner_pb2.GenerateRequest], AbstractAsyncContextManager[Stream]]
-WriteEvent = Callable[[StreamEvent, runner_pb2.GenerateEvent], None]
+WriteEvent = Callable[[Stream, StreamEvent, runner_pb2.GenerateEvent], None]
 
 METHOD = "/puna.v1.Runner/Multiplex"
 # A message with more tokens is continued by another one: with 20 log-probabilities each these are about 2 MiB.
@@ -155,7 +155,7 @@ class MultiplexedCall:
         before = sequence.credit_tokens
         try:
             while sequence.credit_tokens > 0 and (event := stream.take(sequence.credit_tokens)) is not None:
-                self._write(event, message.events.add(sequence=sequence.number).event)
+                self._write(stream, event, message.events.add(sequence=sequence.number).event)
                 if isinstance(event, Finished):
                     del self._sequences[sequence.number]
                     sequence.over.set_result(None)

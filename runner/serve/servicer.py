@@ -69,7 +69,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         async with self._sequence(request) as stream:
             async for event in stream.events():
                 message = runner_pb2.GenerateEvent()
-                self._write(event, message)
+                self._write(stream, event, message)
                 yield message
                 self._streams.drained(stream)
 
@@ -235,20 +235,20 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             read_image=lambda data: self._engine.read_image(data).salted(salt),
         )
 
-    def _write(self, event: StreamEvent, message: runner_pb2.GenerateEvent) -> None:
+    def _write(self, stream: Stream, event: StreamEvent, message: runner_pb2.GenerateEvent) -> None:
         """Write an event into an empty message, in place: a message that is put into another one is copied."""
         match event:
             case Release():
                 pieces = self._engine.vocabulary.pieces
                 chunk = message.tokens
                 chunk.text = event.text
+                if stream.prompt is not None:
+                    _write_progress(stream.prompt, chunk.prompt)
+                    stream.prompt = None
                 for token in event.tokens:
                     write_token(token, pieces, chunk.tokens.add())
             case Progressed():
-                progress = message.prompt
-                progress.done_tokens = event.done_tokens
-                progress.total_tokens = event.total_tokens
-                progress.cached_tokens = event.cached_tokens
+                _write_progress(event, message.prompt)
             case Paused():
                 message.paused.SetInParent()
             case Finished():
@@ -289,6 +289,12 @@ async def _beside_loop(segments: Any, read: Callable[[], Read]) -> Read:
     """Read a prompt, a long one in a thread."""
     size_bytes = sum(len(segment.text) + len(segment.literal) + len(segment.media.data) for segment in segments)
     return read() if size_bytes <= INLINE_TEXT_BYTES else await asyncio.to_thread(read)
+
+
+def _write_progress(event: Progressed, progress: runner_pb2.PromptProgress) -> None:
+    progress.done_tokens = event.done_tokens
+    progress.total_tokens = event.total_tokens
+    progress.cached_tokens = event.cached_tokens
 
 
 def _final(finished: Finished) -> runner_pb2.Final:

@@ -63,6 +63,7 @@ class Stream:
     paused: bool = False
     backlog_tokens: int = 0
     finished: Finished | None = None  # once the reader has it
+    prompt: Progressed | None = None  # the whole one, for the first tokens
     on_news: Callable[[], object] = field(init=False)
     _events: deque[Progressed | Paused | Release] = field(default_factory=deque)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -232,6 +233,8 @@ class StreamTable(RequestTable):
                 case Progressed():
                     if outcome.done_tokens < outcome.total_tokens:
                         stream.add(outcome)
+                    else:
+                        stream.prompt = outcome
                 case Paused():
                     metrics.PAUSES.inc()
                     stream.add(outcome)

@@ -49,7 +49,12 @@ def test_the_trained_answer_whole_and_streamed(client: anthropic.Anthropic, answ
     assert usage.output_tokens > 0
     body: dict[str, Any] = {"model": "demo", "max_tokens": 300, "extra_body": GREEDY}
     with client.messages.stream(**body, messages=[{"role": "user", "content": QUESTION}]) as stream:
-        kinds = [event.type for event in stream if event.type not in ("text", "content_block_delta", "ping")]
+        kinds, begun = [], usage
+        for event in stream:
+            if event.type not in ("text", "content_block_delta", "ping"):
+                kinds.append(event.type)
+            if event.type == "message_start":
+                begun = event.message.usage.model_copy()
         final = stream.get_final_message()
     assert kinds == [
         "message_start",
@@ -62,6 +67,7 @@ def test_the_trained_answer_whole_and_streamed(client: anthropic.Anthropic, answ
     assert final.usage.output_tokens == usage.output_tokens
     read = final.usage.input_tokens + (final.usage.cache_read_input_tokens or 0)
     assert read == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+    assert read == begun.input_tokens + (begun.cache_read_input_tokens or 0), "the stream begins with the counts"
 
 
 @pytest.mark.parametrize("name", ["multiply", "weather-paris", "weather-parallel", "add", "umbrella"])

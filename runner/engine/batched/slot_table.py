@@ -24,7 +24,7 @@ from runner.core.sequence.slots import (
 )
 from runner.core.states.gate import CopySpeed
 from runner.engine.batched.checkpoint_store import CheckpointStore
-from runner.engine.batched.parking import IDLE_CELLS_MAX, SlotContent, Guest, ParkedPrompt, ParkingLot
+from runner.engine.batched.parking import IDLE_CELLS_MAX, Guest, ParkedPrompt, ParkingLot, SlotContent
 from runner.engine.batched.sequence import Sequence
 from runner.engine.contract.engine import StepReport
 from runner.engine.contract.states import SavedState

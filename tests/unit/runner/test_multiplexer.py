@@ -67,7 +67,7 @@ class Runner(runner_pb2_grpc.RunnerServicer):
     async def _stream(self, request: runner_pb2.GenerateRequest) -> AsyncIterator[Stream]:
         yield cast(Stream, OneToken(asyncio.Event()))
 
-    def _write(self, event: object, message: runner_pb2.GenerateEvent) -> None:
+    def _write(self, _stream: object, _event: object, message: runner_pb2.GenerateEvent) -> None:
         message.prompt.done_tokens = 1
 
 

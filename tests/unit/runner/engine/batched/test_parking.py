@@ -9,7 +9,7 @@ from runner.core.sequence.batching import UNKNOWN_COST, CallCost
 from runner.core.sequence.slots import SharedCells
 from runner.core.states.gate import CopySpeed
 from runner.engine.batched.checkpoint_store import CheckpointStore
-from runner.engine.batched.parking import WORTH_TOKENS_MIN, SlotContent, ParkingLot
+from runner.engine.batched.parking import WORTH_TOKENS_MIN, ParkingLot, SlotContent
 from runner.engine.contract.engine import Freed
 from tests.unit.runner.simulated_context import SimulatedContext, Simulation
 from tests.unit.runner.state_bytes import state_of
