@@ -138,7 +138,9 @@ async def measure(server: RunningServer, model: str, key_of: Callable[[str, Band
     found = []
     for same in (True, False):
         clients = {
-            (tenant, band): Client(server, model, key_of(tenant, Band.NORMAL if same else band), Random(3))
+            (tenant, band): Client(
+                server, model, key_of(tenant, Band.NORMAL if same else band), Random(f"{same} {tenant} {band}")
+            )
             for tenant in TENANTS
             for band in Band
         }
