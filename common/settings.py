@@ -149,7 +149,7 @@ class PunaSettings(BaseSettings):
         except ValidationError as error:
             first = error.errors()[0]
             name = PREFIX + "_".join(str(part) for part in first["loc"]).upper()
-            raise StartupError(f"{name}: {first['msg']}") from error
+            raise StartupError(f"{name}: {first['msg'].removeprefix('Value error, ')}") from error
 
     @classmethod
     def taken_over(cls) -> dict[str, str]:
