@@ -107,7 +107,6 @@ class Watched:
 
     def photograph(self, name: str) -> None:
         """Keep a picture for who wants to look."""
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
 
     def shifts(self) -> list[dict[str, object]]:
