@@ -135,7 +135,7 @@ class Generation:
         raise RunnerLost(LOST_TEXT)
 
     def _progress(self, event: runner_pb2.GenerateEvent, spent: Spent) -> PromptProgress | None:
-        """Return the progress of the prompt that the client is told, if any.
+        """Return the progress of the prompt for the client, if any.
 
         That of a whole prompt comes with the first tokens; only Anthropic's answers begin with the counts.
         """
@@ -145,8 +145,8 @@ class Generation:
         progress = converters.PROMPT_PROGRESS.from_proto(wire.prompt)
         self.record.prompt_tokens = max(self.record.prompt_tokens, progress.total_tokens)
         spent.prompt = progress.total_tokens
-        is_told = wire is event or self.work.request.dialect is Dialect.ANTHROPIC
-        return progress if is_told and self.begun is None else None
+        is_shown = wire is event or self.work.request.dialect is Dialect.ANTHROPIC
+        return progress if is_shown and self.begun is None else None
 
     async def _message(self, prompt: Prompt, connection: Connection) -> runner_pb2.GenerateRequest:
         work = self.work

@@ -37,8 +37,8 @@ def browser() -> "Iterator[Browser]":
     """For tests of the page; they are skipped where the machine has none."""
     from tests.e2e.browser_page import SCREENSHOTS, chromium  # the others do without a driver of browsers
 
-    # Not while runners live: a change of the checkout's folder lets Python list it again before it finds `tests.engines`
-    # in it, and confined runners may not list it.
+    # Not while runners live: after a change of the checkout's folder Python lists it again before it finds
+    # `tests.engines` in it, and confined runners may not list it.
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     with chromium() as running:
         yield running
