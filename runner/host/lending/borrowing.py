@@ -218,3 +218,19 @@ def renamed(report: cluster_pb2.MemoryReport, layout: cluster_pb2.Layout) -> clu
     for memory in copy.devices:
         memory.node_id, memory.device_id = names.get(memory.device_id, ("", memory.device_id))
     return copy
+
+
+def with_status(record: cluster_pb2.RunnerRecord, status: cluster_pb2.RunnerStatus) -> cluster_pb2.RunnerRecord:
+    """Return the record of a runner with a newer status, whose progress never goes back.
+
+    A new message each time: one that lives on keeps the memory of everything that it ever held.
+    """
+    newer = cluster_pb2.RunnerRecord()
+    newer.CopyFrom(record)
+    newer.status.CopyFrom(status)
+    newer.status.load_fraction = max(status.load_fraction, record.status.load_fraction)
+    if status.HasField("memory"):
+        newer.status.memory.CopyFrom(renamed(status.memory, record.layout))
+    if status.error.HasField("attempted"):
+        newer.status.error.attempted.CopyFrom(renamed(status.error.attempted, record.layout))
+    return newer

@@ -24,7 +24,7 @@ from runner.core.host.exits import blamed_devices, explain_exit, refused_bytes
 from runner.core.host.tunnel import Purpose
 from runner.host import metrics
 from runner.host.home import HostHome
-from runner.host.lending.borrowing import Borrowed, Borrower, addressed, renamed
+from runner.host.lending.borrowing import Borrowed, Borrower, addressed, with_status
 from runner.host.processes.children import runner_command
 from runner.host.processes.process import ProcessHandle, read_log_tail, start_ticks, take_lock
 from runner.host.processes.spawning import spawn_runner, start_kind
@@ -405,13 +405,7 @@ class HostRunner:
     def _take_status(self, status: cluster_pb2.RunnerStatus) -> None:
         before, self._status_at_s = self.state, self._clock.now_s()
         self._silence.hear()
-        fraction = max(status.load_fraction, self.load_fraction)
-        self._record.status.CopyFrom(status)
-        self._record.status.load_fraction = fraction
-        if status.HasField("memory"):
-            self._record.status.memory.CopyFrom(renamed(status.memory, self.spec.record.layout))
-        if status.error.HasField("attempted"):
-            self._record.status.error.attempted.CopyFrom(renamed(status.error.attempted, self.spec.record.layout))
+        self._record = with_status(self._record, status)
         if status.state in (cluster_pb2.RUNNER_STATE_READY, cluster_pb2.RUNNER_STATE_NO_SLOTS):
             self._was_ready = True
         if status.hung_ms and not self.engine_hung.is_set():
