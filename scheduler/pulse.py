@@ -43,4 +43,6 @@ class Pulse:
                     self._silent.set()
                 elif error.code() is not grpc.StatusCode.UNAVAILABLE:  # a lost connection ends the calls itself
                     self._silent.clear()
+            except aio.UsageError:
+                return  # the channel was closed, because its address is gone
             await asyncio.sleep(BEAT_S)

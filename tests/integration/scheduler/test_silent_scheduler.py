@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from common.errors import ModelUnavailable
 from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
 from scheduler.client import SchedulerClient
-from scheduler.pulse import BEAT_S, SILENCE_S
+from scheduler.pulse import BEAT_S, SILENCE_S, Pulse
 from tests.waiting import Stopwatch, next_look, until
 
 Context = aio.ServicerContext[Any, Any]
@@ -83,3 +83,12 @@ async def test_a_silent_scheduler_ends_the_running_call_and_gets_no_other_one_un
     finally:
         servicer.runs.set()
         await server.stop(0)
+
+
+async def test_the_pulse_of_an_address_that_is_gone_ends() -> None:
+    channel = aio.insecure_channel("127.0.0.1:1")
+    pulse = Pulse(channel)
+    await channel.close()
+    async with asyncio.timeout(SILENCE_S + 10 * BEAT_S):
+        await asyncio.wait({pulse._task})
+    assert pulse._task.cancelled() or pulse._task.exception() is None
