@@ -242,8 +242,8 @@ class RunnerProcess(Process):
     ) -> None:
         """Seeds from `poison_seed` on end the process with their first step.
 
-        Then `on_poisoned` gets their numbers, without requests that a gateway has given up here: nobody is told that
-        they were computed all the same.
+        Then `on_poisoned` gets their numbers, without requests that a gateway has given up here: it does not learn that
+        the runner computed them all the same.
         """
         placement = record.placement
         super().__init__(network, f"runner {placement.placement_id}.{placement.generation}", place)
