@@ -406,8 +406,7 @@ def test_the_example_names_every_variable_and_its_default() -> None:
             assert told[name].removeprefix(f"{FOLDER}/") == default.removeprefix(f"{FOLDER}/"), f"{file}: {name}"
 
 
-def test_each_image_can_be_named_by_its_digest_and_the_page_lists_how() -> None:
-    """Whatever a file runs or builds from comes from a variable, or from an argument of the bake file."""
+def test_each_image_comes_from_a_variable_and_the_page_lists_it() -> None:
     page = text_of("deploy/README.md").partition("**Pinning.**")[2].partition("\n**")[0]
     named = set(re.findall(r"`([A-Z_]*IMAGE)`", page))
     read: set[str] = set()
@@ -417,6 +416,23 @@ def test_each_image_can_be_named_by_its_digest_and_the_page_lists_how() -> None:
     assert named == read
     stages = re.findall(r"^FROM (\S+)", text_of("deploy/Dockerfile"), re.MULTILINE)
     assert stages == ["${BUILDER_IMAGE}", "${BASE_IMAGE}"]
+
+
+def test_each_image_of_others_is_named_by_one_digest() -> None:
+    """Whatever is pulled is that image, in compose, in the bake file and by hand."""
+    shipped = [*(text_of(file) for file in FILES), text_of("deploy/Dockerfile"), text_of("deploy/docker-bake.json")]
+    image = r"(?:_IMAGE(?::-|=|\": \")|^\s*image: )([a-z][^\s\"}]*)"
+    pulled = {
+        name for text in shipped for name in re.findall(image, text, re.MULTILINE) if not name.startswith("puna:")
+    }
+    digests: dict[str, set[str]] = {}
+    for name in pulled:
+        tag, _, digest = name.partition("@")
+        digests.setdefault(tag, set()).add(digest)
+    assert len(digests) >= 7
+    for tag, found in digests.items():
+        (digest,) = found
+        assert re.fullmatch(r"sha256:[0-9a-f]{64}", digest), tag
 
 
 @pytest.mark.parametrize(
