@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from common.errors import NotSupported, PunaError
+from common.errors import InvalidRequest, PunaError
 from common.telemetry.logs import get_logger
 from gateway.core.keys.keys import Scope
 from gateway.http.endpoint.exchange import Exchange
@@ -80,5 +80,5 @@ class States(Endpoints):
             return ""
         salt = self.service.salt_of(tenant)
         if not salt:
-            raise NotSupported("all tenants share their prompts here (no keys, or PUNA_SHARED_CACHE); name no tenant")
+            raise InvalidRequest("all tenants share prompts here (no keys, or PUNA_SHARED_CACHE)", param="tenant")
         return salt

@@ -132,3 +132,14 @@ async def test_a_node_that_cannot_note_the_order_is_named_and_keeps_its_states(
     (node,) = (await cluster.http.post(PATH, json={"tenant": "ada"})).json()["nodes"]
     assert (node["states"], "cannot be noted" in node["error"]) == (0, True)
     assert count(states) == 1
+
+
+async def test_no_tenant_can_be_named_where_all_share_their_prompts(
+    start_cluster: StartCluster, address: str, states: NodeStates
+) -> None:
+    save(states, "")
+    async with start_cluster(scheduler=SchedulerOfOneNode(node_address=address)) as cluster:
+        answer = await cluster.http.post(PATH, json={"tenant": "ada"})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tenant")
+        assert count(states) == 1
+        assert (await cluster.http.post(PATH, json={})).json()["nodes"][0]["states"] == 1
