@@ -53,3 +53,10 @@ def replace_file(path: Path, content: bytes, *, mode: int = PRIVATE_MODE, group:
         with contextlib.suppress(OSError):
             Path(name).unlink()
         raise
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file that cannot be read to `NAME.corrupt-TIME`, the time of its last change; `puna doctor` names it."""
+    aside = path.with_name(f"{path.name}.corrupt-{int(path.lstat().st_mtime)}")
+    path.replace(aside)
+    return aside

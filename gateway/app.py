@@ -43,6 +43,7 @@ from gateway.models.model_store import ModelStores
 from gateway.models.scrape_targets import OwnAddresses
 from gateway.pressure.pressure import PRESSURE, watch_pressure
 from gateway.replicas.dispatch import Dispatcher
+from gateway.replicas.kept_routes import keep_routes
 from gateway.replicas.queue_reports import report_queues
 from gateway.replicas.route_gauges import RouteGauges
 from gateway.replicas.routes import RouteCache, watch_routes
@@ -155,6 +156,7 @@ async def running_gateway(
     metrics.ROUTE_GAUGES.read_from(RouteGauges(dispatcher, SystemClock()).samples)
     await templates.start()
     watches = [
+        asyncio.create_task(keep_routes(routes, settings.home.expanduser() / "routes"), name="kept routes"),
         asyncio.create_task(watch_routes(routes, scheduler), name="routes"),
         asyncio.create_task(report_queues(dispatcher, scheduler), name="queues"),
         asyncio.create_task(dispatcher.pool.watch_silence(), name="silence"),

@@ -21,6 +21,8 @@ class GatewaySettings(PunaSettings):
     """A certificate chain in PEM, for both listeners; read again when the file changes. None: no TLS."""
     tls_key: Path | None = None
     """Its key in PEM."""
+    home: Path = Path("~/.puna")
+    """Where the file `routes` is kept: a gateway that starts while no scheduler answers serves the models that ran."""
     scheduler_address: str = "127.0.0.1:7602"
     """Where schedulers are: several with commas between them, or a name with several addresses."""
     origins: str = ""

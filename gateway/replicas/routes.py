@@ -27,6 +27,7 @@ class RouteCache:
         self._listeners: list[Callable[[], None]] = []
         self._skipped = SkippedRows(metrics.SKIPPED_ROWS)
         self.heard = False  # at least one whole table arrived
+        self.table = scheduler_pb2.RouteTable()  # the last whole one
         self.removed_nodes: frozenset[str] = frozenset()  # on which no answer may go on
         self.is_current = False  # the stream of tables is open
 
@@ -96,7 +97,12 @@ class RouteCache:
         return self._protos[parse_model_name(route.model.name).key]
 
     def replace_all(self, table: scheduler_pb2.RouteTable) -> None:
-        """Put a new table in the place of the old one. A row that cannot be taken is left out, named and counted."""
+        """Put the table of a scheduler in the place of the old one."""
+        self.table, self.heard = table, True
+        self.take(table)
+
+    def take(self, table: scheduler_pb2.RouteTable) -> None:
+        """Take a table, also an old one. A row that cannot be taken is left out, named and counted."""
         protos: dict[str, scheduler_pb2.ModelRoute] = {}
         routes: dict[str, RouteInfo] = {}
         skipped: dict[str, str] = {}
@@ -119,7 +125,6 @@ class RouteCache:
         self._skipped.note("models", skipped)
         if table.HasField("aliases"):  # else that scheduler has not read them yet
             self._take_aliases(table.aliases.aliases)
-        self.heard = True
         self._changed()
 
     def _take_aliases(self, aliases: Iterable[scheduler_pb2.Alias]) -> None:

@@ -7,9 +7,10 @@ import orjson
 from common.clock import MS_PER_S, Clock
 from common.errors import InvalidRequest, StaleFence, StartupError
 from common.fences import fence_max
+from common.paths import set_aside
 from common.telemetry.logs import get_logger
 from runner.core.host.fences import NO_FENCE, Fence, FenceVerdict, judge_fence
-from runner.host.home import set_aside, write_durably
+from runner.host.home import write_durably
 
 log = get_logger()
 

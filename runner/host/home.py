@@ -8,6 +8,7 @@ from typing import Self
 
 from common.errors import StartupError
 from common.ids import random_id
+from common.paths import set_aside
 from common.trust.roles import ID_PATTERN
 
 # sockaddr_un has 108 bytes with the final NUL.
@@ -99,13 +100,6 @@ def write_durably(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_directory(path.parent)
-
-
-def set_aside(path: Path) -> Path:
-    """Rename a file that cannot be read to `NAME.corrupt-TIME`, the time of its last change; `puna doctor` names it."""
-    aside = path.with_name(f"{path.name}.corrupt-{int(path.lstat().st_mtime)}")
-    path.replace(aside)
-    return aside
 
 
 def sync_directory(directory: Path) -> None:

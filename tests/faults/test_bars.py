@@ -81,7 +81,9 @@ GOOD: dict[str, list[Round]] = {
     ],
     "redis_down": [
         {"phase": "before", "load": good_load()},
-        KILLED | {"phase": "during", "control": [(0.1, 503)]},
+        KILLED | {"phase": "redis", "control": [(0.1, 503)]},
+        {"phase": "between", "load": good_load()},
+        KILLED | {"phase": "control plane", "control": [(0.1, 503)], "figures": {"own": 8}},
         {"phase": "after", "load": good_load(), "figures": {"normal_s": 1.0, "restarted": 0}},
     ],
     "mid_placement": [KILLED | {"figures": {"repaired_s": 9.0, "runners": 1, "point": "sent"}}],
@@ -154,6 +156,7 @@ def test_a_bar_without_rounds_is_missed(bar: Bar) -> None:
         ("leader_kill", "restarted", 1),
         ("redis_down", "normal_s", 5.1),
         ("redis_down", "restarted", 1),
+        ("redis_down", "own", 7),
         ("mid_placement", "repaired_s", 15.1),
         ("mid_placement", "runners", 2),
         ("partition", "healed_s", 5.1),

@@ -107,7 +107,7 @@ class Operations(Endpoints):
         routes = self.models.routes
         if self.service.draining:
             await exchange.respond_json({"status": "draining"}, status=503)
-        elif not routes.heard:
+        elif not routes.heard and not routes.has_replicas:  # those of an earlier gateway serve, too
             await exchange.respond_json({"status": "no_routes"}, status=503)
         elif not routes.has_replicas and (missing := await self.first_nodes.missing()):
             await exchange.respond_json({"status": "ok", "waits_for": missing})

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.paths import printable
+from common.paths import printable, set_aside
 from common.telemetry.logs import get_logger
 from runner.core.registry.parts import decode_state, done_bytes
 from runner.core.store.digests import parse_digest
 from runner.host.files.blobs import PARTIAL_SUFFIX, BlobStore
-from runner.host.home import set_aside
 from runner.host.registry.partial_file import STATE_SUFFIX, here_bytes, state_path
 
 log = get_logger()

@@ -7,10 +7,11 @@ from pathlib import Path
 import orjson
 from google.protobuf import json_format
 
+from common.paths import set_aside
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2
 from runner.core.model.model_files import ModelFiles
-from runner.host.home import set_aside, write_durably
+from runner.host.home import write_durably
 from runner.host.runners.runner_spec import RunnerSpec
 
 log = get_logger()

@@ -44,12 +44,12 @@ class Tally:
     refused_ms: list[float] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"other": dict(self.other)}  # `asdict` would count the pairs of a Counter
 
 
 def total(tallies: list[dict[str, Any]]) -> dict[str, Any]:
     """Sum of several accounts, as JSON."""
-    found: dict[str, Any] = Tally().as_json()
+    found: dict[str, Any] = Tally().as_json() | {"other": Counter()}
     for one in tallies:
         for name, value in one.items():
             found[name] = Counter(found[name]) + Counter(value) if name == "other" else found[name] + value

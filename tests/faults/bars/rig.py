@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -94,8 +94,9 @@ class Rig:
         service = self.services[name]
         return f"{service.place.address}:{service.port}"
 
-    def gateways(self) -> list[tuple[str, int]]:
-        return [(one.place.address, one.port) for name, one in self.services.items() if name.startswith("gateway")]
+    def gateways(self, *, without: Collection[str] = ()) -> list[tuple[str, int]]:
+        names = [name for name in self.services if name.startswith("gateway") and name not in without]
+        return [(self.services[name].place.address, self.services[name].port) for name in names]
 
     @property
     def url(self) -> str:

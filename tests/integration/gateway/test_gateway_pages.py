@@ -8,6 +8,7 @@ import pytest
 from gateway.http.endpoint.router import ANY_METHOD
 from gateway.http.ollama.models import OLLAMA_VERSION
 from gateway.http.routes import make_routes
+from protos import scheduler_pb2
 from tests.integration.gateway.conftest import Cluster, StartCluster, eventually, read_alone
 from tests.integration.gateway.scripted import MODEL_NAME, ScriptedRunner, scripted_model
 
@@ -72,7 +73,10 @@ async def test_health_and_readiness(start_cluster: StartCluster) -> None:
     async with start_cluster() as cluster:
         assert (await cluster.http.get("/healthz")).json() == {"status": "ok"}
         assert (await cluster.http.get("/readyz")).json() == {"status": "ok"}
-        cluster.gateway.service.inference.models.routes.heard = False
+        routes = cluster.gateway.service.inference.models.routes
+        routes.heard = False  # as if those that it has were an earlier gateway's
+        assert (await cluster.http.get("/readyz")).json() == {"status": "ok"}
+        routes.take(scheduler_pb2.RouteTable())
         unready = await cluster.http.get("/readyz")
         assert (unready.status_code, unready.json()) == (503, {"status": "no_routes"})
 

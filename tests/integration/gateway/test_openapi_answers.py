@@ -8,6 +8,7 @@ import pytest
 from gateway.http.endpoint.router import ANY_METHOD, Route
 from gateway.http.openapi import errors_of
 from gateway.http.routes import make_routes
+from protos import scheduler_pb2
 from tests.integration.gateway.conftest import Cluster, StartCluster
 from tests.integration.gateway.scripted import ScriptedRunner, ScriptedScheduler, scripted_model
 from tests.openapi_answers import fault_of
@@ -154,7 +155,9 @@ async def test_what_is_not_described_is_not_found_good() -> None:
 
 async def test_readiness_says_why_not_in_a_form_that_is_described(cluster: Cluster) -> None:
     document = (await cluster.http.get("/openapi.json")).json()
-    cluster.gateway.service.inference.models.routes.heard = False
+    routes = cluster.gateway.service.inference.models.routes
+    routes.heard = False
+    routes.take(scheduler_pb2.RouteTable())
     answer = await cluster.http.get("/readyz")
     assert (answer.status_code, answer.json()) == (503, {"status": "no_routes"})
     assert fault_of(document, "GET", "/readyz", 503, answer.headers["content-type"], answer.content) == ""
