@@ -12,6 +12,7 @@ import typer
 from cli.arguments.common import Json
 from cli.errors import CommandFailed
 from cli.output import print_listing
+from common.startup_error import StartupError
 
 if TYPE_CHECKING:
     from common.trust.authority import Authority
@@ -69,8 +70,13 @@ def renew(
     authority = authority_in(directory)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     while True:
-        for name in authority.renew():
-            print(f"renewed {name}", flush=True)
+        try:
+            for name in authority.renew():
+                print(f"renewed {name}", flush=True)
+        except StartupError as error:
+            if not watch:
+                raise
+            print(f"not renewed: {error}", file=sys.stderr, flush=True)
         if not watch:
             return
         time.sleep(_LOOK_S)

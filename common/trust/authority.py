@@ -22,6 +22,7 @@ from common.trust.certificates import (
     Facts,
     KeyPair,
     certify,
+    check_key,
     issue,
     make_authority,
     newest_of,
@@ -155,7 +156,9 @@ class Authority:
         own = self.directory / _OWN
         try:
             key = read_trusted(own / _AUTHORITY_KEY, secret=True, flags=os.O_NOFOLLOW)
-            return KeyPair(read_trusted(own / AUTHORITIES, flags=os.O_NOFOLLOW), key)
+            pair = KeyPair(read_trusted(own / AUTHORITIES, flags=os.O_NOFOLLOW), key)
+            check_key(pair)
+            return pair
         except FileNotFoundError as error:
             text = f"there is no authority in {self.directory}; `puna trust init` makes one"
             if self.exists:
@@ -164,7 +167,7 @@ class Authority:
         except OSError as error:
             raise StartupError(f"{error.filename}: {error.strerror}") from error
         except BadCertificate as error:
-            raise StartupError(str(error)) from error
+            raise StartupError(f"{own}: {error}") from error
 
 
 @contextmanager

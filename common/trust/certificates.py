@@ -149,8 +149,7 @@ def check_pair(pair: KeyPair, authorities: bytes, *, now_unix_s: float) -> Facts
     facts, found = read_facts(pair.certificate), _load(pair.certificate)
     if facts.name.role is Role.NODE:
         _check_issues_to_runners(found[0], facts.name)
-    if found[0].public_key() != _load_key(pair.key).public_key():
-        raise BadCertificate("the key belongs to another certificate; copy both files again")
+    check_key(pair)
     if issuer_of(pair.certificate, authorities) is None:
         raise BadCertificate("the certificate is of another cluster than ca.crt; copy its three files again")
     if now_unix_s > facts.valid_to_unix_s:
@@ -161,6 +160,16 @@ def check_pair(pair: KeyPair, authorities: bytes, *, now_unix_s: float) -> Facts
             f"{when(now_unix_s)}; set the clock"
         )
     return facts
+
+
+def check_key(pair: KeyPair) -> None:
+    """Check that a key is that of its certificate, the first one of the PEM.
+
+    Raises:
+        BadCertificate: it is not, or one of them is damaged.
+    """
+    if _load(pair.certificate)[0].public_key() != _load_key(pair.key).public_key():
+        raise BadCertificate("the key belongs to another certificate; copy both files again")
 
 
 def issuer_of(certificate: bytes, authorities: bytes) -> bytes | None:

@@ -20,6 +20,7 @@ from common.grpc.client import ask, open_channel
 from common.network import is_taken
 from common.rate_limits import FAILURES_PER_MINUTE
 from common.trust.authority import Authority
+from common.trust.certificates import make_authority
 from common.trust.identity import Identity
 from common.trust.roles import parse_role
 from common.trust.tokens import JoinTokens, Token
@@ -272,6 +273,15 @@ async def _readable_key(first: First, _: Path) -> Token:
     return token
 
 
+def _damaged(name: str, content: bytes) -> Any:
+    async def damage(first: First, _: Path) -> Token:
+        token = first.tokens.create()
+        (first.authority.directory / "ca" / name).write_bytes(content)
+        return token
+
+    return damage
+
+
 _UNUSABLE = "the authority of the cluster cannot be used; see the log of discovery"
 
 
@@ -291,6 +301,20 @@ _UNUSABLE = "the authority of the cluster cannot be used; see the log of discove
         (_without_key, _UNUSABLE, "authority.unusable", "ca.key is gone; bring it back, or remove"),
         (_without_authority, _UNUSABLE, "authority.unusable", "ca.crt is gone; bring it back, or remove"),
         (_readable_key, _UNUSABLE, "authority.unusable", "ca.key"),
+        (_damaged("ca.key", b""), _UNUSABLE, "authority.unusable", "no private key in PEM"),
+        (_damaged("ca.key", b"\xff" * 500), _UNUSABLE, "authority.unusable", "no private key in PEM"),
+        (
+            _damaged("ca.crt", b"-----BEGIN CERTIFICATE-----\nMII"),
+            _UNUSABLE,
+            "authority.unusable",
+            "no certificate in PEM",
+        ),
+        (
+            _damaged("ca.key", make_authority(0.0).key),
+            _UNUSABLE,
+            "authority.unusable",
+            "belongs to another certificate",
+        ),
     ],
 )
 async def test_what_keeps_a_machine_out_is_one_line_on_both_machines_and_changes_nothing(

@@ -124,3 +124,13 @@ def test_what_tokens_and_secrets_cannot_do_is_one_line(
     done = call_puna(*words, *place)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
     assert text in done.stderr
+
+
+def test_a_damaged_authority_is_one_line_that_names_it(directory: Path) -> None:
+    place = ("--dir", str(directory))
+    Authority(directory, wall_unix_s=lambda: time.time() - 13 * 3600).issue(parse_role("gateway"))
+    (directory / "ca" / "ca.key").write_bytes(b"garbage")
+    for command in (("issue", "scheduler"), ("rotate",), ("renew",)):
+        refused = call_puna("trust", *command, *place)
+        assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
+        assert f"{directory / 'ca'}: no private key in PEM" in refused.stderr
