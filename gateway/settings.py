@@ -22,7 +22,7 @@ class GatewaySettings(PunaSettings):
     tls_key: Path | None = None
     """Its key in PEM."""
     home: Path = Path("~/.puna")
-    """Where the file `routes` is kept: a gateway that starts while no scheduler answers serves the models that ran."""
+    """Holds the file `routes`, by which a gateway that starts while no scheduler answers serves what is loaded."""
     scheduler_address: str = "127.0.0.1:7602"
     """Where schedulers are: several with commas between them, or a name with several addresses."""
     origins: str = ""

@@ -18,6 +18,7 @@ from protos import scheduler_pb2
 log = get_logger()
 
 KEEP_EVERY_S = 1.0
+RETRY_S = 10.0
 BYTES_MAX = 64 * 2**20
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -31,16 +32,27 @@ async def keep_routes(routes: RouteCache, path: Path) -> None:
     while True:
         await changed.wait()
         changed.clear()
-        content = routes.table.SerializeToString(deterministic=True)
-        if content != kept:
-            try:
-                await asyncio.to_thread(replace_file, path, hashlib.sha256(content).digest() + content)
-                kept, problem = content, None
-            except OSError as error:
-                if error.strerror != problem:
-                    log.warning("routes.not_kept", path=printable(path), text=error.strerror)
-                problem = error.strerror
-        await asyncio.sleep(KEEP_EVERY_S)
+        try:
+            kept, problem = await asyncio.to_thread(_write, path, routes.table, kept), None
+        except OSError as error:
+            if error.strerror != problem:
+                log.warning("routes.not_kept", path=printable(path), text=error.strerror)
+            problem = error.strerror
+            changed.set()  # a full disk has space again, some day
+        await asyncio.sleep(RETRY_S if problem else KEEP_EVERY_S)
+
+
+def _write(path: Path, table: scheduler_pb2.RouteTable, kept: bytes) -> bytes:
+    """Write a table unless it is the one that is kept; return its digest.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    content = table.SerializeToString(deterministic=True)
+    digest = hashlib.sha256(content).digest()
+    if digest != kept:
+        replace_file(path, digest + content)
+    return digest
 
 
 def _restore(routes: RouteCache, path: Path) -> None:

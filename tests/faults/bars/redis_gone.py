@@ -23,7 +23,7 @@ NORMAL_S_MAX = 5.0
 CONTROL_S_MAX = 1.0
 
 
-# What is away, beside Redis; a gateway is restarted halfway, and has its routes from disk.
+# Away in the second outage; a gateway is restarted halfway, and has its routes from disk.
 CONTROL_PLANE = ("redis", "scheduler-0", "discovery")
 
 

@@ -23,7 +23,8 @@ def table(*names: str) -> scheduler_pb2.RouteTable:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_routes, "KEEP_EVERY_S", 0.01)
+    for pause in ("KEEP_EVERY_S", "RETRY_S"):
+        monkeypatch.setattr(kept_routes, pause, 0.01)
 
 
 @asynccontextmanager
@@ -103,7 +104,6 @@ async def test_a_path_that_is_no_file_is_named_once_and_written_when_it_can_be(t
                 await next_look(0.05)
             assert [line["event"] for line in logs] == ["routes.not_restored", "routes.not_kept"]
             path.rmdir()
-            cache.replace_all(table("demo:latest"))
             await until(path.exists, what="the file is written")
 
 
