@@ -105,7 +105,7 @@ bench-placement: setup ## how long placement takes over 1,000 nodes, and an idle
 placement-grid: setup ## measured placement against real allocations and two formulas (5 minutes)
 	$(BIN)/python -m tools.placement_grid
 
-faults: setup ## reliability bars at full strength, resumable, as root for all (about 2 hours on 2 quiet cores; FAULTS="--bars redis_down --share 0.1")
+faults: setup ## reliability bars at full strength, resumable, as root for all (about 3 hours on 2 quiet cores; FAULTS="--bars redis_down --share 0.1")
 	$(BIN)/python -m tests.faults.bars $(FAULTS)
 
 soak: setup ## two hours under load with a fault a minute: memory and descriptors stay flat (SOAK="--seconds 600")

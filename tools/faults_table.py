@@ -16,8 +16,8 @@ HEAD = """\
 
 Bars of reliability, what was asked and what was measured. `make faults` runs them: faults are injected into a real
 cluster under an open-loop load, and each fault is proven to have happened. An interrupted run continues where it was.
-It takes about two hours on two quiet cores: bars whose times are short run one by one, then those that wait, each in
-up to six clusters, beside the suites; the soak runs throughout.
+It takes about three hours on two quiet cores: the bars run one by one, those that wait most of the time in several
+clusters, one more than there are processors at most; the soak runs throughout.
 `FAULTS="--bars redis_down"` runs one bar, `--share 0.1` a tenth of its size. Bars 15 to 19 run the tests and attacks
 that show them. The tests run a sample of every other bar but the soak (`tests/faults/test_bars.py`). `make soak` runs
 bar 20 alone; SOAK="--seconds 600" makes it shorter.

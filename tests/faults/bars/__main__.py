@@ -7,6 +7,7 @@ interrupted goes on where it was. The report is one JSON.
 import argparse
 import asyncio
 import json
+import os
 import shutil
 import signal
 import sys
@@ -18,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import ROOT, describe_commit, describe_machine, load_average
-from tests.faults.bars.bar import Bar, Round, Turn, judged, shares
+from tests.faults.bars.bar import Bar, Round, judged, shares
 from tests.faults.bars.catalogue import BARS
 from tests.waiting import Stopwatch
 
+CLUSTERS_MAX = len(os.sched_getaffinity(0)) + 1  # with more, requests are refused for want of a processor
 STATE = ROOT / "build" / "faults-state.json"
 
 
@@ -56,18 +58,14 @@ def main() -> int:
 
 
 async def run_in_turn(bars: Sequence[Bar], run: Callable[[Bar], Awaitable[None]]) -> None:
-    """Run bars beside those that they do not disturb."""
+    """Run bars one after the other, and beside them what lasts throughout."""
 
-    async def one_by_one(turn: Turn) -> None:
+    async def one_by_one(*, is_throughout: bool) -> None:
         for bar in bars:
-            if bar.turn is turn:
+            if bar.is_throughout is is_throughout:
                 await run(bar)
 
-    async def all_but_soak() -> None:
-        await one_by_one(Turn.ALONE)
-        await asyncio.gather(one_by_one(Turn.WAITING), one_by_one(Turn.BESIDE))
-
-    await asyncio.gather(one_by_one(Turn.THROUGHOUT), all_but_soak())
+    await asyncio.gather(one_by_one(is_throughout=True), one_by_one(is_throughout=False))
 
 
 def _not_run(bar: Bar, why: str) -> dict[str, Any]:
@@ -100,7 +98,8 @@ async def run_bar(bar: Bar, size: int, rounds: list[Round], keep: Callable[[], N
             keep()
 
     async with asyncio.TaskGroup() as group:
-        for index, numbers in enumerate(shares(bar.left(rounds, size), bar.clusters if size > bar.sample else 1)):
+        at_once = min(bar.clusters, CLUSTERS_MAX) if size > bar.sample else 1
+        for index, numbers in enumerate(shares(bar.left(rounds, size), at_once)):
             group.create_task(run_cluster(directory / str(index), numbers))
     report = judged(bar, rounds, size=size, disturbance=watch.disturbance())
     if report["met"]:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +70,6 @@ def tail(values: Sequence[float]) -> float:
     return 0.99 if len(values) >= TAIL_VALUES_MIN else 0.9
 
 
-class Turn(Enum):
-    """Bars that may run at the same time."""
-
-    ALONE = auto()  # its times are short: nothing but the soak runs beside it
-    WAITING = auto()  # after those, one after the other; its clusters wait most of the time
-    BESIDE = auto()  # beside those that wait: suites of tests
-    THROUGHOUT = auto()  # from the beginning to the end: the soak
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
     """One of the bars of reliability. Sizes are numbers of faults, or seconds where `unit` says so."""
@@ -91,8 +81,8 @@ class Bar:
     sample: int
     unit: str
     minutes: int  # about so long at full strength
-    turn: Turn
-    clusters: int = 1  # that share the rounds at full strength: so many that the processors have time for each
+    is_throughout: bool = False  # beside all others, from their beginning to their end
+    clusters: int = 1  # that share the rounds at full strength, where processors are enough: they wait most of the time
     per_round: int = 1  # of `unit`; 0: one round is the whole
     run: Callable[[Path, Sequence[int], int], AsyncIterator[Round]]  # directory, numbers of the rounds, size
     judge: Callable[[list[Round]], list[Figure]]

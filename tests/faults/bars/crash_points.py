@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most, failures
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures
 from tests.faults.bars.crashing_scheduler import POINTS
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import COLD, Rig, python, running_rig
@@ -94,7 +94,6 @@ CRASH_POINTS = Bar(
     sample=2,
     unit="crashes",
     minutes=13,
-    turn=Turn.WAITING,
     clusters=5,
     run=_run,
     judge=_judge,

@@ -14,7 +14,7 @@ from typing import Any
 
 from protos import cluster_pb2
 from runner.client import RunnerClient
-from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_most, failures
+from tests.faults.bars.bar import Bar, Figure, Round, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop, question
 from tests.faults.bars.rig import Rig, running_rig
 from tests.waiting import next_look
@@ -131,7 +131,6 @@ DISCONNECTS = Bar(
     sample=40,
     unit="disconnects",
     minutes=12,
-    turn=Turn.ALONE,
     per_round=AT_ONCE,
     run=_run,
     judge=_judge,

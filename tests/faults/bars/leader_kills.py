@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most, failures
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import COLD, MODEL, Rig, running_rig, stamp
 
@@ -95,7 +95,6 @@ LEADER_KILLS = Bar(
     sample=1,
     unit="kills",
     minutes=12,
-    turn=Turn.WAITING,
     clusters=4,
     run=_run,
     judge=_judge,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_most, failures
+from tests.faults.bars.bar import Bar, Figure, Round, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import Rig, running_rig
 from tests.faults.faults import Stopped, verify
@@ -107,7 +107,6 @@ NODE_FAULTS = Bar(
     sample=2,
     unit="faults",
     minutes=5,
-    turn=Turn.WAITING,
     clusters=2,
     run=_run,
     judge=_judge,

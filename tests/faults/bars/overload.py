@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most, quantile, tail
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, quantile, tail
 from tests.faults.bars.open_loop import OpenLoop, ask, question
 from tests.faults.bars.rig import Rig, make_key, running_rig
 
@@ -102,7 +102,6 @@ OVERLOAD = Bar(
     sample=10,
     unit="seconds",
     minutes=7,
-    turn=Turn.ALONE,
     per_round=0,
     run=_run,
     judge=_judge,

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 
 from tests.e2e.namespaces import bridge_network, machine_on, missing
-from tests.faults.bars.bar import Bar, Figure, Round, Turn, answered, at_most
+from tests.faults.bars.bar import Bar, Figure, Round, answered, at_most
 from tests.faults.bars.open_loop import OpenLoop, total
 from tests.faults.bars.rig import Place, Rig, make_key, running_rig
 from tests.ports import free_number
@@ -152,7 +152,6 @@ PARTITIONS = Bar(
     sample=1,
     unit="cuts",
     minutes=13,
-    turn=Turn.WAITING,
     clusters=3,
     run=_run,
     judge=_judge,

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import redis
 
-from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_most, failures
+from tests.faults.bars.bar import Bar, Figure, Round, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import MODEL, Rig, make_key, running_rig
 from tests.faults.bars.suites import judge_tests, run_tests
@@ -144,7 +144,6 @@ REDIS_AMNESIA = Bar(
     sample=2,
     unit="losses",
     minutes=5,
-    turn=Turn.WAITING,
     clusters=2,
     run=_run,
     judge=_judge,

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from tests.faults.bars.bar import Bar, Figure, Round, Turn, answered, at_least, at_most, quantile, tail
+from tests.faults.bars.bar import Bar, Figure, Round, answered, at_least, at_most, quantile, tail
 from tests.faults.bars.open_loop import QUESTIONS, OpenLoop, ask, question
 from tests.faults.bars.rig import Rig, running_rig
 from tests.waiting import wait_until
@@ -148,7 +148,6 @@ REDIS_GONE = Bar(
     sample=12,
     unit="seconds",
     minutes=24,
-    turn=Turn.ALONE,
     per_round=0,
     run=_run,
     judge=_judge,

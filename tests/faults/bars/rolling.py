@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, failures
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, failures
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import ROOT, Rig, running_rig
 from tests.waiting import next_look, wait_until
@@ -164,7 +164,6 @@ ROLLING = Bar(
     sample=2,
     unit="replacements",
     minutes=12,
-    turn=Turn.WAITING,
     per_round=0,
     run=_run,
     judge=_judge,

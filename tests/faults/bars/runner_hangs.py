@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most, failures
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop, total
 from tests.faults.bars.rig import Rig, running_rig
 from tests.faults.faults import Stopped, process_state, verify
@@ -86,7 +86,6 @@ RUNNER_HANGS = Bar(
     sample=2,
     unit="stops",
     minutes=7,
-    turn=Turn.WAITING,
     clusters=4,
     run=_run,
     judge=_judge,

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most, failures
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop, total
 from tests.faults.bars.rig import running_rig
 from tests.faults.faults import Killed, verify
@@ -90,7 +90,6 @@ RUNNER_KILLS = Bar(
     sample=60,
     unit="requests",
     minutes=3,
-    turn=Turn.ALONE,
     per_round=BETWEEN_KILLS,
     run=_run,
     judge=_judge,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most, failures, quantile, tail
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures, quantile, tail
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import Rig, rss_bytes, running_rig
 from tests.waiting import next_look
@@ -144,7 +144,6 @@ SLOW_CLIENTS = Bar(
     sample=100,
     unit="slow senders",
     minutes=2,
-    turn=Turn.ALONE,
     per_round=0,
     run=_run,
     judge=_judge,

@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 
-from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most
 from tests.faults.bars.open_loop import OpenLoop, total
 from tests.faults.bars.rig import Rig, running_rig
 from tests.faults.bars.suites import judge_tests, run_tests
@@ -223,7 +223,7 @@ SOAK = Bar(
     sample=0,
     unit="seconds",
     minutes=125,
-    turn=Turn.THROUGHOUT,
+    is_throughout=True,
     per_round=0,
     run=_run,
     judge=_judge,

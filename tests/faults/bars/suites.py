@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.e2e.namespaces import missing
-from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most
 from tests.faults.bars.rig import ROOT, python
 
 NOT_MEASURABLE = "not measurable here"
@@ -64,7 +64,6 @@ def _suite(number: int, key: str, title: str, minutes: int, *paths: str, **envir
         sample=0,
         unit="run of the suite",
         minutes=minutes,
-        turn=Turn.BESIDE,
         per_round=0,
         run=run,
         judge=judge_tests,
@@ -105,7 +104,6 @@ EGRESS = Bar(
     sample=0,
     unit="run of the suite",
     minutes=10,
-    turn=Turn.BESIDE,
     per_round=0,
     run=_attack,
     judge=_judge_attack,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from common.errors import PunaError
 from scheduler.client import SchedulerClient
-from tests.faults.bars.bar import Bar, Figure, Round, Turn, at_least, at_most, failures
+from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most, failures
 from tests.faults.bars.forced_scheduler import REFUSED
 from tests.faults.bars.open_loop import OpenLoop
 from tests.faults.bars.rig import COLD, MODEL, Rig, python, running_rig
@@ -129,7 +129,6 @@ ZOMBIE_LEADERS = Bar(
     sample=1,
     unit="stops",
     minutes=25,
-    turn=Turn.WAITING,
     clusters=6,
     run=_run,
     judge=_judge,
