@@ -1,5 +1,6 @@
 """Set-up and verdict lines of the bars of saved conversations."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -49,5 +50,5 @@ class Setup:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """Return a quantile of values; 0 of none."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
+    """Return a quantile of values; NaN of none, with which no comparison holds."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else math.nan

@@ -1,15 +1,17 @@
 """Decide which inputs of which sequences go into the next decode call. Pure.
 
-Generating sequences get their one token first. The rest goes to the prompt that is done first, of those of the highest
-band; another one of that band shares the call only where that delays the first less than a call of its own would delay
-all that wait. Tenants take turns: each one's prompts count as queued behind what was computed of its earlier ones.
+Generating sequences get their one token first, unless a prompt of a higher band makes them wait. The rest goes to the
+prompt that is done first, of those of the highest band. Another one of that band shares the call where that delays the
+first less than a call of its own would delay all that wait, or where both are of the shorter half and about as long:
+the median is done as early, in fewer calls. Tenants take turns: each one's prompts count as queued behind what was
+computed of its earlier ones.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 # A call that holds generating sequences takes so long with prompts, so that no stream stands still for longer; where a
-# call takes most of that by itself, twice its time.
+# call takes most of that by itself, twice its time. For so long, too, a stream waits for prompts of a higher band.
 STREAMS_WAIT_S_MAX = 1.0
 
 
@@ -24,7 +26,8 @@ class BatchRow(NamedTuple):
     unit_tokens: tuple[int, ...] = ()
     passed_tokens: int = 0  # inputs that overtook it, in calls that left it out
     tenant: str = ""
-    rank: int = 0  # the band that a prompt counts as; a lower number goes first
+    rank: int = 0  # the band that it counts as; a lower number goes first
+    waited_s: float = 0.0  # of a generating one, since its last token
     tokens: int = 0  # how many of the pending inputs the plan takes, the first ones
 
     @property
@@ -85,7 +88,7 @@ def plan_batch(
     batch_tokens: int,
     cost: CallCost = UNKNOWN_COST,
     clocks: Mapping[str, int] | None = None,
-    streams_wait: bool = False,
+    wait_s: float = 0.0,
 ) -> BatchPlan:
     """Choose the rows of one decode call, and how many tokens each takes.
 
@@ -97,30 +100,52 @@ def plan_batch(
         batch_tokens: most inputs of all sequences together. One unit that is larger widens its batch, alone in it.
         cost: of a call of this engine, as measured.
         clocks: of the tenants whose prompts wait, see `TenantClocks`; None: all are one tenant's.
-        streams_wait: generating sequences wait for this call, without a row in it.
+        wait_s: for which generating sequences may wait for this call without a row in it; 0: none does.
     """
     full = tuple([row.key for row in wanted if row.room_tokens < 1])
     able = [row for row in wanted if row.room_tokens >= 1]
-    able.sort(key=lambda row: (not row.generating, row.rank, row.pending_tokens - row.passed_tokens))
+    able.sort(key=lambda row: (not row.generating and 1 + row.rank, row.pending_tokens - row.passed_tokens))
     if clocks is not None and len(clocks) > 1:
         able = _by_turns(able, dict(clocks))
-    highest = min([row.rank for row in able if not row.generating], default=0)
+    ranks = [row.rank for row in able if not row.generating]
+    highest = min(ranks, default=0)
+    half = (ranks.count(highest) + 1) // 2  # of the prompts
+    like_tokens = 0  # inputs of a prompt that is about as long as the first one
     rows: list[BatchRow] = []
     left_out: list[int] = []
     free: float = batch_tokens
     prompts = 0  # rows of prompts
     for index, row in enumerate(able):
-        if not row.generating and not prompts and (rows or streams_wait):
-            free = min(free, _prompt_tokens_max(cost))
+        if not row.generating and not prompts and (rows or wait_s):
+            free = min(free, _prompt_tokens_max(cost, wait_s or STREAMS_WAIT_S_MAX))
         waits = not row.generating and row.rank > highest
         taken = 0 if waits else _taken_tokens(row, free=free, batch_is_empty=not rows)
-        if taken and prompts * taken * cost.token_s <= (len(able) - index) * cost.fixed_s:
+        is_alike = prompts < half and row.pending_tokens <= like_tokens
+        if taken and (is_alike or prompts * taken * cost.token_s <= (len(able) - index) * cost.fixed_s):
             free = max(0, free - taken)
             rows.append(row._replace(tokens=taken))
             prompts += not row.generating
+            like_tokens = like_tokens or 2 * row.pending_tokens * (not row.generating)
         else:
             left_out.append(row.key)
     return BatchPlan(tuple(rows), full, tuple(left_out))
+
+
+def hold_streams(wanted: Sequence[BatchRow], *, cost: CallCost) -> tuple[list[BatchRow], float]:
+    """Leave out the generating sequences that wait for a prompt of a higher band.
+
+    All of them get their token as soon as one has waited for so long that another call would exceed the limit, and
+    while the cost of calls is not known.
+
+    Returns:
+        the rows that are left, and how long those left out may wait for the next call; 0: none was left out.
+    """
+    highest = min([row.rank for row in wanted if not row.generating], default=None)
+    held_s = [row.waited_s for row in wanted if row.generating and highest is not None and row.rank > highest]
+    left_s = STREAMS_WAIT_S_MAX - max(held_s, default=STREAMS_WAIT_S_MAX)
+    if not cost.token_s or left_s < 2 * cost.fixed_s or left_s <= 0:
+        return list(wanted), 0.0
+    return [row for row in wanted if not row.generating or row.rank <= (highest or 0)], left_s
 
 
 def _by_turns(able: list[BatchRow], clocks: dict[str, int]) -> list[BatchRow]:
@@ -133,11 +158,11 @@ def _by_turns(able: list[BatchRow], clocks: dict[str, int]) -> list[BatchRow]:
     return [able[index] for index in sorted(range(len(able)), key=done_at.__getitem__)]
 
 
-def _prompt_tokens_max(cost: CallCost) -> float:
-    """Return the most inputs of prompts in a call that streams wait for."""
+def _prompt_tokens_max(cost: CallCost, wait_s: float) -> float:
+    """Return the most inputs of prompts in a call for which streams wait so long."""
     if not cost.token_s:
         return float("inf")
-    return max(1, int(max(STREAMS_WAIT_S_MAX - cost.fixed_s, cost.fixed_s) / cost.token_s))
+    return max(1, int(max(wait_s - cost.fixed_s, cost.fixed_s) / cost.token_s))
 
 
 def _taken_tokens(row: BatchRow, *, free: float, batch_is_empty: bool) -> int:

@@ -16,7 +16,14 @@ from common.spec.bands import Band
 from common.spec.speculation import Speculation
 from runner.core.grammar.token_grammar import NO_TOKEN
 from runner.core.layout.layout import COPIES_BYTES_MAX
-from runner.core.sequence.batching import BatchPlan, BatchRow, TenantClocks, plan_batch
+from runner.core.sequence.batching import (
+    STREAMS_WAIT_S_MAX,
+    BatchPlan,
+    BatchRow,
+    TenantClocks,
+    hold_streams,
+    plan_batch,
+)
 from runner.core.sequence.context_shift import plan_context_shift
 from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH, REPEATED_TOKENS_MAX
 from runner.core.sequence.inputs import groups_in
@@ -336,8 +343,8 @@ class Loop(EngineLoop):
                 else:
                     passed, tenant = sequence.passed_tokens, sequence.request.cache_salt
                     pending, generating = len(sequence.pending), sequence.generating
-                    rank = 0 if generating else sequence.prompt_rank(now_ns)
-                    tokens.append(BatchRow(slot.id, pending, room, generating, (), passed, tenant, rank))
+                    rank, waited_s = sequence.rank(now_ns), (now_ns - sequence.last_token_ns) / NS_PER_S
+                    tokens.append(BatchRow(slot.id, pending, room, generating, (), passed, tenant, rank, waited_s))
         # A call holds tokens or rows. Where both wait they take turns.
         self._rows_turn = bool(rows) and not (tokens and self._rows_turn)
         self._clocks.start([*tokens, *rows])
@@ -345,12 +352,14 @@ class Loop(EngineLoop):
         if self._rows_turn:
             assert self.media is not None
             return plan_batch(rows, batch_tokens=self.media.rows_max, clocks=clocks)
+        cost = self._times.cost()
+        tokens, wait_s = hold_streams(tokens, cost=cost)
         turns = len({row.generating for row in tokens}) > 1 and self._times.take_turns()
         self._prompts_turn = turns and not self._prompts_turn
         if turns:
             tokens = [row for row in tokens if row.generating != self._prompts_turn]
-        cost, wait = self._times.cost(), self._prompts_turn
-        plan = plan_batch(tokens, batch_tokens=self._batch_tokens, cost=cost, clocks=clocks, streams_wait=wait)
+            wait_s = wait_s or STREAMS_WAIT_S_MAX * self._prompts_turn
+        plan = plan_batch(tokens, batch_tokens=self._batch_tokens, cost=cost, clocks=clocks, wait_s=wait_s)
         if not plan.full:
             self._speculator.prepare(plan.rows)
         return plan
@@ -366,7 +375,7 @@ class Loop(EngineLoop):
             return
         demand = self.media.demand(slot, sequence, room)
         if demand is not None:
-            demand = demand._replace(rank=sequence.prompt_rank(now_ns))
+            demand = demand._replace(rank=sequence.rank(now_ns))
             (rows if sequence.pending[0] < 0 else tokens).append(demand)
 
     def _make_room(self, slot: Slot) -> None:

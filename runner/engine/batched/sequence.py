@@ -116,8 +116,8 @@ class Sequence:
         waited_ns = self.waited_ns + (now_ns - self.waiting_ns if self.slot_id < 0 else 0)
         return Contender(self.id, self.request.band, waited_ns / NS_PER_S, self.pauses)
 
-    def prompt_rank(self, now_ns: int) -> int:
-        """Return the band that its prompt counts as in a batch: time without a token raises it."""
+    def rank(self, now_ns: int) -> int:
+        """Return the band that it counts as in a batch: time without a token raises it."""
         waited_ns = now_ns - (self.last_token_ns or self.submitted_ns)
         return Contender(self.id, self.request.band, waited_ns / NS_PER_S).rank
 

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from common.spec.bands import Band
 from common.spec.layout import FlashAttention
 from common.spec.sampling import Sampling
-from runner.engine.contract.engine import Paused
+from runner.core.sequence.batching import CallCost
+from runner.core.threads.step_times import StepTimes
+from runner.engine.contract.engine import Paused, Sampled
 from runner.engine.llama.batch import Batch
 from runner.engine.llama.context import Context, DecodeResult, StatePart
 from tests.integration.runner.conftest import Zoo
@@ -75,6 +77,22 @@ async def test_grammar_and_log_probabilities_outlive_a_pause(zoo: Zoo, attention
         paused, _ = await asked_and_paused(engine, [prompt], **fields)
     assert paused.text == alone.text
     assert [token.logprobs for token in paused.tokens] == [token.logprobs for token in alone.tokens]
+
+
+@pytest.mark.parametrize(("band", "waits"), [(Band.LOW, True), (Band.HIGH, False)])
+async def test_a_stream_waits_for_a_prompt_of_a_higher_band_alone(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, band: Band, waits: bool
+) -> None:
+    monkeypatch.setattr(StepTimes, "cost", lambda _: CallCost(fixed_s=1e-6, token_s=1e-6))
+    async with running(zoo("dense"), slots=2, context=2048, overlap=False) as engine:
+        stream = engine.open(ids(1, 40), max_tokens=400, ignore_eos=True, band=band)
+        await engine.until(lambda: sum(report.generated_tokens for report in engine.reports) >= 8)
+        await engine.ask(ids(50, 1600), max_tokens=1, ignore_eos=True, band=Band.HIGH)
+        calls = [report for report in engine.reports if report.prompt_tokens > 100]
+        assert len(calls) >= 3
+        beside = [isinstance(one, Sampled) and one.sequence_id == stream.id for call in calls for one in call.outcomes]
+        assert any(beside) is not waits
+        engine.streams.close(stream)
 
 
 @CACHES

@@ -10,6 +10,7 @@ from runner.core.sequence.batching import (
     BatchRow,
     CallCost,
     TenantClocks,
+    hold_streams,
     plan_batch,
 )
 
@@ -24,8 +25,9 @@ def demand(
     passed: int = 0,
     tenant: str = "",
     rank: int = 0,
+    waited_s: float = 0.0,
 ) -> BatchRow:
-    return BatchRow(key, pending, room, generating, units, passed, tenant, rank)
+    return BatchRow(key, pending, room, generating, units, passed, tenant, rank, waited_s)
 
 
 def taken(plan: BatchPlan) -> dict[int, int]:
@@ -59,11 +61,28 @@ def test_the_prompt_that_is_done_first_gets_the_rest() -> None:
 
 
 @pytest.mark.behaviour("B-05")
-def test_prompts_that_arrive_together_end_one_after_the_other_where_inputs_take_the_time() -> None:
-    demands = [demand(key, 128) for key in range(4)]
-    plan = plan_batch(demands, batch_tokens=512, cost=CallCost(fixed_s=0.05, token_s=0.005))
-    assert taken(plan) == {0: 128}
-    assert plan.left_out == (1, 2, 3)
+@pytest.mark.parametrize(
+    ("pending", "rows"),
+    [
+        ((128,) * 16, [4, 4, 4, 2, 1, 1]),
+        ((30,) * 16, [8, 4, 2, 1, 1]),
+        ((128,) * 3, [2, 1]),
+        ((128,) * 2, [1, 1]),
+        ((10, 200, 200, 200), [1, 2, 1]),
+        ((100, 150, 300, 300), [2, 1, 1]),
+    ],
+    ids=["as-many-as-fit", "short", "three", "two", "one-much-shorter", "about-as-long"],
+)
+def test_the_shorter_half_of_prompts_share_calls_where_inputs_take_the_time(
+    pending: tuple[int, ...], rows: list[int]
+) -> None:
+    waiting, found = [demand(key, tokens) for key, tokens in enumerate(pending)], list[int]()
+    while waiting:
+        plan = plan_batch(waiting, batch_tokens=512, cost=CallCost(fixed_s=0.001, token_s=0.005))
+        assert all(row.complete for row in plan.rows)
+        found.append(len(plan.rows))
+        waiting = [row for row in waiting if row.key in plan.left_out]
+    assert found == rows
 
 
 @pytest.mark.behaviour("B-05")
@@ -115,8 +134,32 @@ def test_streams_wait_no_longer_than_the_limit_for_a_prompt() -> None:
     plan = plan_batch(demands, batch_tokens=512, cost=cost)
     assert cost.fixed_s + taken(plan)[0] * cost.token_s == pytest.approx(STREAMS_WAIT_S_MAX)
     assert taken(plan_batch(demands[:1], batch_tokens=512, cost=cost)) == {0: 512}
-    assert taken(plan_batch(demands[:1], batch_tokens=512, cost=cost, streams_wait=True)) == {0: taken(plan)[0]}
+    assert taken(plan_batch(demands[:1], batch_tokens=512, cost=cost, wait_s=STREAMS_WAIT_S_MAX)) == {0: taken(plan)[0]}
     assert taken(plan_batch(demands, batch_tokens=512, cost=CallCost(fixed_s=2.0, token_s=0.1)))[0] == 20
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "cost", "rows"),
+    [
+        ((0.0, 0.5, 0.0), CallCost(fixed_s=0.1, token_s=0.01), {0: 40, 3: 1}),
+        ((0.0, 0.9, 0.0), CallCost(fixed_s=0.1, token_s=0.01), {0: 90, 1: 1, 2: 1, 3: 1}),
+        ((0.0, 0.0, 5.0), CallCost(fixed_s=0.1, token_s=0.01), {0: 90, 3: 1}),
+        ((0.0, 0.0, 0.0), CallCost(), {0: 509, 1: 1, 2: 1, 3: 1}),
+        ((0.0, 0.0, 0.0), CallCost(fixed_s=0.6, token_s=0.01), {0: 60, 1: 1, 2: 1, 3: 1}),
+    ],
+    ids=["waits", "has-waited", "of-the-same-band", "unknown-cost", "slow-calls"],
+)
+def test_streams_wait_for_a_prompt_of_a_higher_band_until_one_has_waited_for_the_limit(
+    waited_s: tuple[float, float, float], cost: CallCost, rows: dict[int, int]
+) -> None:
+    ranks = (2, 1, 0)
+    streams = [
+        demand(key, 1, generating=True, rank=rank, waited_s=s)
+        for key, rank, s in zip((1, 2, 3), ranks, waited_s, strict=True)
+    ]
+    left, wait_s = hold_streams([demand(0, 8000), *streams], cost=cost)
+    assert taken(plan_batch(left, batch_tokens=512, cost=cost, wait_s=wait_s)) == rows
+    assert hold_streams(streams, cost=cost) == (streams, 0.0)
 
 
 @pytest.mark.behaviour("B-04", "B-21")

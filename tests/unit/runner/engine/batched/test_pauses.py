@@ -99,7 +99,7 @@ def test_a_prompt_that_waits_for_long_counts_as_one_of_a_higher_band() -> None:
     simulation.submit([1] * 60, band=Band.LOW)
     simulation.turn()
     (sequence,) = simulation.loop._running.values()
-    ranks = [sequence.prompt_rank(sequence.submitted_ns + round(s * NS_PER_S)) for s in (0, AGE_S, 2 * AGE_S, 900)]
+    ranks = [sequence.rank(sequence.submitted_ns + round(s * NS_PER_S)) for s in (0, AGE_S, 2 * AGE_S, 900)]
     assert ranks == [Band.LOW, Band.NORMAL, Band.HIGH, Band.HIGH]
 
 
