@@ -66,6 +66,9 @@ CUT_S = 2.0
 IDLE_CONNECTION_S = 60
 # New objects between two looks at the young ones, and how many of those before older ones are looked at.
 GARBAGE_THRESHOLDS = (20_000, 20, 20)
+# By these, looks at the oldest are hours apart: memory of runners that have ended would grow like a leak. What lives is
+# frozen or belongs to requests, so that a look takes a few milliseconds under load.
+OLD_GARBAGE_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,19 +100,23 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
             gateway.service.addresses = OwnAddresses(
                 metrics=metrics_address, http=gateway.http_address, scheduler=settings.scheduler_address
             )
-            settle_garbage()
-            await stop.wait()
+            await collect_garbage(stop)
             gateway.service.draining = True
             await asyncio.sleep(UNREADY_S)
     finally:
         await scheduler.close()
 
 
-def settle_garbage() -> None:
-    """Freeze the objects made at start: scanning them again and again costs several percent of every answer."""
+async def collect_garbage(stop: asyncio.Event, every_s: float = OLD_GARBAGE_EVERY_S) -> None:
+    """Freeze the objects made at start, which Python would scan again and again, and collect garbage until `stop`."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
+    while not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(every_s):
+                await stop.wait()
+        gc.collect()
 
 
 @contextlib.asynccontextmanager
