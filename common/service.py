@@ -16,7 +16,7 @@ from common.errors import StartupError
 from common.ollama_environment import without_meaning
 from common.settings import REPLACED, PunaSettings
 from common.telemetry.logs import configure_logs, get_logger
-from common.telemetry.metrics import LOOP_LAG
+from common.telemetry.metrics import LOOP_LAG, LOOP_TASKS
 from common.telemetry.tracing import start_tracing, stop_tracing
 from common.trust.identity import Identity, use_identity
 
@@ -95,3 +95,4 @@ async def watch_loop(interval_s: float = LOOK_INTERVAL_S) -> None:
         due_s = loop.time() + interval_s
         await asyncio.sleep(interval_s)
         LOOP_LAG.observe(max(0.0, loop.time() - due_s))
+        LOOP_TASKS.set(len(asyncio.all_tasks(loop)))

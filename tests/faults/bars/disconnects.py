@@ -8,12 +8,14 @@ import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from protos import cluster_pb2
 from runner.client import RunnerClient
+from tests.cluster import metric_sum
 from tests.faults.bars.bar import Bar, Figure, Round, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop, question
 from tests.faults.bars.rig import Rig, running_rig
@@ -25,6 +27,8 @@ FAKE = {"step_s": STEP_S, "prompt_tokens_per_s": 400.0, "batch_tokens": 32}
 AT_ONCE = 4
 FREED_MS_MAX = 250.0
 LEFT_S_MAX = 1.5  # moments of a disconnect, from the request on: the prompt takes about 0.3 s alone
+LET_GO_S_MAX = 4.0  # counts of tasks are taken twice a second
+HELD = ("gateway descriptors", "gateway tasks", "runner descriptors", "runner tasks")
 SEED = 10
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with RST
 
@@ -59,7 +63,7 @@ async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncItera
             watching = asyncio.create_task(slots.watch(client))
             await slots.wait(0, deadline_s=30)
             await _wave(rig, slots, draw)  # opens what stays open
-            before = _descriptors(rig)
+            before = await _held(rig)
             for _ in numbers:
                 freed_ms = await _wave(rig, slots, draw)
                 yield {
@@ -73,7 +77,7 @@ async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncItera
         load = OpenLoop(rig.gateways, 5.0)
         async with load:
             await asyncio.sleep(3)
-        yield {"figures": {"descriptors": leaked, "busy": slots.busy}, "load": load.take()}
+        yield {"figures": {**leaked, "busy": slots.busy}, "load": load.take()}
 
 
 async def _wave(rig: Rig, slots: Slots, draw: random.Random) -> list[float]:
@@ -99,17 +103,28 @@ async def _wave(rig: Rig, slots: Slots, draw: random.Random) -> list[float]:
     return freed_ms
 
 
-def _descriptors(rig: Rig) -> int:
-    return len(os.listdir(f"/proc/{rig.running['gateway-0'].pid}/fd"))  # noqa: PTH208
+async def _held(rig: Rig) -> dict[str, float]:
+    """Return the descriptors and the tasks that the gateway and the runner have."""
+    ((runner_pid, runner),) = (await asyncio.to_thread(rig.runners)).items()
+    pids = {"gateway": rig.running["gateway-0"].pid, "runner": runner_pid}
+    urls = {"gateway": rig.url, "runner": f"http://{runner['metrics_address']}"}
+    held: dict[str, float] = {}
+    async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
+        for name, pid in pids.items():
+            held[f"{name} descriptors"] = len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208
+            page = (await client.get(f"{urls[name]}/metrics")).text
+            held[f"{name} tasks"] = metric_sum(page, "puna_event_loop_tasks")
+    return held
 
 
-async def _leaked(rig: Rig, before: int) -> int:
-    """Descriptors of the gateway beyond those before, after it had two seconds to close them."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(2):
-            while _descriptors(rig) > before:
-                await next_look(0.1)
-    return max(0, _descriptors(rig) - before)
+async def _leaked(rig: Rig, before: dict[str, float]) -> dict[str, float]:
+    """Return what both hold beyond `before`, after they had some seconds to let go."""
+    end_s = time.monotonic() + LET_GO_S_MAX
+    while True:
+        leaked = {name: max(0.0, count - before[name]) for name, count in (await _held(rig)).items()}
+        if not any(leaked.values()) or time.monotonic() > end_s:
+            return leaked
+        await next_look(0.1)
 
 
 def _judge(rounds: list[Round]) -> list[Figure]:
@@ -119,7 +134,7 @@ def _judge(rounds: list[Round]) -> list[Figure]:
         at_most("slot free after a disconnect, p99", freed, FREED_MS_MAX, "ms", share=0.99),
         *failures(rounds, "requests afterwards"),
         at_most("slots busy in the end", [figures[-1]["busy"]] if figures else [], 0),
-        at_most("descriptors leaked", [one["descriptors"] for one in figures if "descriptors" in one], 0),
+        *(at_most(f"{name} leaked", [one[name] for one in figures if name in one], 0) for name in HELD),
     ]
 
 
