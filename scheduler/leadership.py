@@ -108,7 +108,7 @@ class Leadership:
                 if self._resigned:
                     await self._store.release(self.leader_id)
                     return STANDBY_POLL_S
-                if lease.is_mine and lease.fence != self.fence:
+                if lease.is_mine and (lease.fence != self.fence or lease.lost_writes):
                     await self._lead(lease, asked_at_s)
                 elif lease.is_mine:
                     self._valid_until_s = asked_at_s + SELF_STOP_S

@@ -13,6 +13,7 @@ Records are JSON that only grows; unknown fields of a newer build are ignored.
 {sched}:aliases     hash: alias → {"version": n, "record": {"name": …, "target": …}}; "" → an empty record, which
                     distinguishes a store without aliases from one that has lost them
 {sched}:removed     hash: node id → {"version": n, "record": {"issued_before_unix_ms": n}}
+{sched}:writes      number of all writes; one that falls shows that a replica without the last ones has taken over
 {sched}:schema      version of all of this
 """
 
@@ -145,20 +146,22 @@ DRAINS = "{sched}:drains"
 ALIASES = "{sched}:aliases"
 ALIASES_MARK = ""  # no alias has this name
 REMOVED = "{sched}:removed"
+WRITES = "{sched}:writes"
 SCHEMA = "{sched}:schema"
 
 SCHEMA_VERSION = "1"
 
-# KEYS leader, fence, schema · ARGV caller, ttl_ms, caller's high-water, schema version, most ms ahead of the clock
-# → {1, caller, fence, set aside} led or renewed; {0, holder, fence, ""} another scheduler leads;
-# {-1, schema, "", ""} not our schema. "set aside" is a stored fence or a high-water that no host would accept.
+# KEYS leader, fence, schema, writes · ARGV caller, ttl_ms, caller's high-water, schema version, most ms ahead of the
+# clock → {1, caller, fence, set aside, writes} led or renewed; {0, holder, fence, "", ""} another scheduler leads;
+# {-1, schema, "", "", ""} not our schema. "set aside" is a stored fence or a high-water that no host would accept.
 # The time floor keeps the fence rising after the counter is lost. "%.0f": Lua would write large numbers as 1.7e+12.
 ACQUIRE = """
 local schema = redis.call('GET', KEYS[3])
-if schema and schema ~= ARGV[4] then return {-1, schema, '', ''} end
+if schema and schema ~= ARGV[4] then return {-1, schema, '', '', ''} end
 local holder = redis.call('GET', KEYS[1])
 local written = redis.call('GET', KEYS[2]) or '0'
-if holder and holder ~= ARGV[1] then return {0, holder, written, ''} end
+if holder and holder ~= ARGV[1] then return {0, holder, written, '', ''} end
+local writes = redis.call('GET', KEYS[4]) or '0'
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local fence_max = now_ms + tonumber(ARGV[5])
@@ -172,13 +175,13 @@ if not (stored and stored >= 0 and stored < fence_max and string.format('%.0f', 
 end
 if holder and stored > 0 and stored >= high_water then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  return {1, holder, written, set_aside}
+  return {1, holder, written, set_aside, writes}
 end
 local fence = string.format('%.0f', math.max(stored + 1, now_ms, high_water + 1))
 redis.call('SET', KEYS[2], fence)
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('SET', KEYS[3], ARGV[4])
-return {1, ARGV[1], fence, set_aside}
+return {1, ARGV[1], fence, set_aside, writes}
 """
 
 # KEYS leader · ARGV caller. Compare and delete.
@@ -187,8 +190,8 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) 
 return 0
 """
 
-# KEYS fence, hash · ARGV fence, name in the hash, expected version, record ("" removes)
-# → {1, version} written; {0, fence} the fence is not current; {-1, version} another scheduler wrote.
+# KEYS fence, hash, writes · ARGV fence, name in the hash, expected version, record ("" removes)
+# → {1, version, writes} written; {0, fence} the fence is not current; {-1, version} another scheduler wrote.
 WRITE = """
 local fence = redis.call('GET', KEYS[1])
 if fence ~= ARGV[1] then return {0, fence or ''} end
@@ -196,13 +199,15 @@ local stored = redis.call('HGET', KEYS[2], ARGV[2])
 local version = 0
 if stored then version = cjson.decode(stored)['version'] end
 if version ~= tonumber(ARGV[3]) then return {-1, string.format('%.0f', version)} end
+local writes = string.format('%.0f', (tonumber(redis.call('GET', KEYS[3])) or 0) + 1)
+redis.call('SET', KEYS[3], writes)
 if ARGV[4] == '' then
   redis.call('HDEL', KEYS[2], ARGV[2])
-  return {1, '0'}
+  return {1, '0', writes}
 end
 local next_version = string.format('%.0f', version + 1)
 redis.call('HSET', KEYS[2], ARGV[2], '{"version":' .. next_version .. ',"record":' .. ARGV[4] .. '}')
-return {1, next_version}
+return {1, next_version, writes}
 """
 
 
@@ -229,6 +234,7 @@ class LeaderLease:
     is_mine: bool
     holder: str
     fence: int  # 0: another scheduler leads
+    lost_writes: bool = False  # since the last call the store has lost what was written to it
 
 
 class RedisStore:
@@ -246,6 +252,8 @@ class RedisStore:
             raise StartupError(f"PUNA_REDIS_URL: {error}") from error
         self._clock = clock
         self._versions: dict[tuple[str, str], int] = {}  # by hash and name in it
+        self._writes = 0  # of all, as the store last counted them
+        self._lost_writes = False
         self._failures = 0
         self._closed_until_s = 0.0
         self._acquire = self._redis.register_script(ACQUIRE)
@@ -259,15 +267,20 @@ class RedisStore:
 
     async def acquire(self, leader_id: str, *, high_water: int) -> LeaderLease:
         """Take or renew the lease."""
-        keys = [LEADER, FENCE, SCHEMA]
+        keys = [LEADER, FENCE, SCHEMA, WRITES]
         ttl_ms = round(LEASE_TTL_S * 1000)
         arguments: list[str | int] = [leader_id, ttl_ms, high_water, SCHEMA_VERSION, FENCE_AHEAD_MS_MAX]
-        status, holder, fence, set_aside = await self._ask("acquire", lambda: self._acquire(keys=keys, args=arguments))
+        acquire, known = lambda: self._acquire(keys=keys, args=arguments), self._writes
+        status, holder, fence, set_aside, writes = await self._ask("acquire", acquire)
         if status == -1:
             raise StoreUnavailableError(f"state store has schema {holder}, this build speaks {SCHEMA_VERSION}")
         if set_aside:
             log.warning("fence.set_aside", number=set_aside[:FENCE_CHARACTERS_MAX], fence=fence)
-        return LeaderLease(is_mine=status == 1, holder=holder, fence=int(fence) if status == 1 else 0)
+        if status != 1:
+            return LeaderLease(is_mine=False, holder=holder, fence=0)
+        self._count_writes(int(writes), at_least=known)
+        lost, self._lost_writes = self._lost_writes, False
+        return LeaderLease(is_mine=True, holder=holder, fence=int(fence), lost_writes=lost)
 
     async def release(self, leader_id: str) -> None:
         """Give the lease back, if it is ours."""
@@ -351,17 +364,25 @@ class RedisStore:
     async def _put(self, fence: int, key: str, name: str, record: Record | None) -> None:
         """Write a record; None: remove it."""
         text = "" if record is None else orjson.dumps(record, option=orjson.OPT_SORT_KEYS).decode()
-        keys = [FENCE, key]
+        keys = [FENCE, key, WRITES]
         arguments: list[str | int] = [fence, name, self._versions.get((key, name), 0), text]
-        status, answer = await self._ask("write", lambda: self._write(keys=keys, args=arguments))
+        known = self._writes
+        status, answer, *writes = await self._ask("write", lambda: self._write(keys=keys, args=arguments))
         if status == 0:
             raise StaleFence(f"the state store is at fence {answer or 'none'}, not {fence}")
         if status == -1:
             raise StaleFence(f"{name} was written by another scheduler")
+        self._count_writes(int(writes[0]), at_least=known + 1)
         if text:
             self._versions[key, name] = int(answer)
         else:
             self._versions.pop((key, name), None)
+
+    def _count_writes(self, writes: int, *, at_least: int) -> None:
+        """Compare the store's count with what was known when it was asked; answers may come in another order."""
+        is_lost = writes < at_least
+        self._lost_writes |= is_lost
+        self._writes = writes if is_lost else max(self._writes, writes)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from scheduler.core.loading.requests import begin_load
 from scheduler.core.planning.lending import nodes_of
-from scheduler.core.state.cluster_state import ClusterState, LeaderTerm, NodeDrain
+from scheduler.core.state.cluster_state import ClusterState, LeaderTerm, NodeDrain, lost_keys
 from scheduler.core.state.effects import AnswerReplicas, SaveDrain
 from scheduler.core.state.events import DrainAsked
 from scheduler.core.state.load_jobs import LoadState
@@ -26,13 +26,12 @@ REASON = "drain"
 
 def take_over(state: ClusterState, stored: Mapping[str, float], fence: int, now_s: float) -> None:
     """Take the drains of the store as a new leader; write those of this process that the store has lost."""
-    own = state.drains if state.leadership is not None else {}
-    state.drains = {
-        node_id: own.get(node_id) or NodeDrain(since_s=now_s, budget_s=budget_s) for node_id, budget_s in stored.items()
-    }
-    for node_id in own.keys() - stored.keys():
-        state.drains[node_id] = own[node_id]
-        state.emit(SaveDrain(fence=fence, caller_id="", node_id=node_id, budget_s=own[node_id].budget_s))
+    if state.leadership is None:
+        state.drains = {node_id: NodeDrain(since_s=now_s, budget_s=budget_s) for node_id, budget_s in stored.items()}
+        return
+    own = {node_id: drain.budget_s for node_id, drain in state.drains.items()}
+    for node_id in lost_keys(own, stored):
+        state.emit(SaveDrain(fence=fence, caller_id="", node_id=node_id, budget_s=own.get(node_id)))
 
 
 def ask(state: ClusterState, event: DrainAsked, term: LeaderTerm) -> None:

@@ -19,9 +19,9 @@ from scheduler.core.room.keep_cost import default_keep_alive_ms
 from scheduler.core.sizes.ledger import Kept, Need, needs_of
 from scheduler.core.sizes.rooms import Rooms
 from scheduler.core.state.aliases import take_over as take_over_aliases
-from scheduler.core.state.cluster_state import ClusterState
+from scheduler.core.state.cluster_state import ClusterState, lost_keys
 from scheduler.core.state.device_load import see_work
-from scheduler.core.state.effects import AskRunner, RemoveDesired, SaveDesired
+from scheduler.core.state.effects import AskRunner, RemoveDesired, SaveConstraints, SaveDesired
 from scheduler.core.state.events import LeadershipGained
 from scheduler.core.state.load_jobs import ON_HOST, LoadJob, LoadTarget
 from scheduler.core.state.model_constraints import load_constraints
@@ -42,18 +42,22 @@ GONE = Fault(reason="runner_lost", message="model runner has unexpectedly stoppe
 
 
 def gain(state: ClusterState, event: LeadershipGained, now_s: float) -> None:
-    """Take over leadership. Records that this scheduler wrote a moment ago outlive a store that lost them."""
+    """Take over leadership. What this scheduler has written while it led outlives a store that lost it."""
+    leads = state.leadership is not None
     stored = {record.placement_id: record for record in event.desired if record.placement_id not in state.forgotten}
     for record in event.desired:
         if record.placement_id in state.forgotten:
             state.emit(RemoveDesired(fence=event.fence, placement_id=record.placement_id))
-    if state.leadership is not None:
+    if leads:
         for placement_id, record in state.desired.items():
-            if placement_id not in stored:
+            if stored.get(placement_id) != record:
                 state.emit(SaveDesired(fence=event.fence, record=record))
         stored |= state.desired
     state.desired = stored
-    state.constraints = dict(event.constraints)
+    own = state.constraints if leads else event.constraints
+    for name in lost_keys(own, event.constraints):
+        state.emit(SaveConstraints(fence=event.fence, caller_id="", model_name=name, constraints=own.get(name)))
+    state.constraints = dict(own)
     take_over_drains(state, event.drains, event.fence, now_s)
     take_over(state, event.margins, event.fence)
     take_over_aliases(state, event.aliases, event.fence)

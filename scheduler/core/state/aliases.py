@@ -6,7 +6,7 @@ leader has written, because gateways may watch any scheduler.
 
 from collections.abc import Mapping
 
-from scheduler.core.state.cluster_state import ClusterState, LeaderTerm
+from scheduler.core.state.cluster_state import ClusterState, LeaderTerm, lost_keys
 from scheduler.core.state.effects import AnswerAlias, SaveAlias
 from scheduler.core.state.events import AliasesRead, AliasPut
 from scheduler.core.values.faults import Fault, invalid_value, model_not_found, unavailable
@@ -28,14 +28,17 @@ def read(state: ClusterState, event: AliasesRead) -> None:
 
 
 def take_over(state: ClusterState, stored: Mapping[str, ModelAlias] | None, fence: int) -> None:
-    """Take the aliases of the store as a new leader. None: it may have lost all; those of this process are written."""
+    """Take the aliases of the store as a new leader, or write those of this process that the store has lost.
+
+    None: it may have lost all, also those that this process has read from it.
+    """
     state.pending_aliases.clear()
-    if stored is not None:
+    if stored is not None and state.leadership is None:
         state.aliases = dict(stored)
         return
-    state.aliases = dict(state.aliases or {})
-    for key, alias in state.aliases.items():
-        state.emit(SaveAlias(fence=fence, caller_id="", key=key, alias=alias))
+    own = state.aliases = dict(state.aliases or {})
+    for key in lost_keys(own, stored or {}):
+        state.emit(SaveAlias(fence=fence, caller_id="", key=key, alias=own.get(key)))
 
 
 def put(state: ClusterState, event: AliasPut, term: LeaderTerm) -> None:

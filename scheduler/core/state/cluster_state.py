@@ -253,3 +253,8 @@ class ClusterState:
             rounds=job.rounds,
             constraints=job.target.constraints,
         )
+
+
+def lost_keys(own: Mapping[str, object], stored: Mapping[str, object]) -> list[str]:
+    """Return the keys under which a store has something other than its writer: it has lost the last writes."""
+    return sorted(key for key in own.keys() | stored.keys() if own.get(key) != stored.get(key))

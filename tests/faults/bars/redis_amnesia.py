@@ -1,11 +1,13 @@
-"""Bar 7: Redis forgets everything, by FLUSHALL and by a restart without its data, under load and with keys.
+"""Bar 7: Redis forgets everything or its last writes, under load and with keys.
 
-A failover is shown by tests with real sentinels, which are run as well, but not by a sample.
+A replica that takes over without the last writes is a server that comes back with an older state: a real failover by
+sentinels is shown by tests that are run as well, but not by a sample.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import redis
 
 from tests.faults.bars.bar import Bar, Figure, Round, at_most, failures
 from tests.faults.bars.open_loop import OpenLoop
-from tests.faults.bars.rig import MODEL, Rig, make_key, running_rig
+from tests.faults.bars.rig import COLD, MODEL, Rig, make_key, running_rig
 from tests.faults.bars.suites import judge_tests, run_tests
 from tests.waiting import next_look
 
@@ -28,6 +30,7 @@ DOOR_LOOKS = 10
 # After many wrong keys the address itself is refused for a while.
 REFUSED = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.TOO_MANY_REQUESTS})
 DOOR_EVERY_S = 0.3
+MODELS = (MODEL, COLD)
 
 
 async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
@@ -38,10 +41,14 @@ async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncItera
         async with OpenLoop(rig.gateways, PER_SECOND, key=key) as load:
             for number in numbers:
                 runners = await asyncio.to_thread(rig.serving)
+                what, lose = LOSSES[number % len(LOSSES)]
+                if lose is _restore:  # the start of the cold model is what is lost
+                    await rig.control_until(load=False, deadline_s=60)
+                    await asyncio.to_thread(_save, rig)
+                    await rig.control_until(load=True, deadline_s=60)
                 known, fence = _placements(rig), _fence(rig)
                 begun_s = time.monotonic()
-                what = "FLUSHALL" if number % 2 == 0 else "restarted empty"
-                proven = await asyncio.to_thread(_flush if number % 2 == 0 else _restart, rig)
+                proven = await asyncio.to_thread(lose, rig)
                 door = asyncio.create_task(_strangers_let_in(rig))
                 seen_s = await _seen_again(rig, known, begun_s)
                 await rig.control_until(load=number % 4 < 2, deadline_s=60)
@@ -49,7 +56,7 @@ async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncItera
                 await asyncio.sleep(2)
                 yield {
                     "fault": f"Redis: {what}",
-                    "proven": proven and known >= REPLICAS,
+                    "proven": proven and known[MODEL] >= REPLICAS and (known[COLD] > 0 or lose is not _restore),
                     "figures": {
                         "full_view_s": seen_s,
                         "write_gap_s": wrote_s,
@@ -90,12 +97,33 @@ def _restart(rig: Rig) -> bool:
     return False
 
 
-def _placements(rig: Rig) -> int:
-    """Placements of the warm model that Redis has."""
+def _save(rig: Rig) -> None:
+    """Write its data to its directory, as a replica would have them."""
+    with _client(rig) as client:
+        client.save()
+
+
+def _restore(rig: Rig) -> bool:
+    """Kill it and start it with the data that were saved; True if the later mark is gone and the data are not."""
+    try:
+        return _restart(rig) and _placements(rig)[MODEL] > 0
+    finally:
+        (rig.directory / "dump.rdb").unlink()
+
+
+LOSSES: tuple[tuple[str, Callable[[Rig], bool]], ...] = (
+    ("FLUSHALL", _flush),
+    ("restarted empty", _restart),
+    ("restarted without its last writes", _restore),
+)
+
+
+def _placements(rig: Rig) -> Counter[str]:
+    """Count the placements that Redis has, by model."""
     with suppress(redis.RedisError), _client(rig) as client:
         records = client.hgetall("{sched}:placements")
-        return sum(f"{MODEL}:latest".encode() in one for one in records.values())
-    return 0
+        return Counter({name: sum(f"{name}:latest".encode() in one for one in records.values()) for name in MODELS})
+    return Counter()
 
 
 def _fence(rig: Rig) -> int:
@@ -103,7 +131,7 @@ def _fence(rig: Rig) -> int:
     return max((int(one["number"]) for one in rig.events("host-a", "fence.raised")), default=0)
 
 
-async def _seen_again(rig: Rig, known: int, begun_s: float) -> float:
+async def _seen_again(rig: Rig, known: Counter[str], begun_s: float) -> float:
     """Time until Redis has every placement again and a leader."""
     while (took_s := time.monotonic() - begun_s) < SEEN_S_MAX:
         if await asyncio.to_thread(lambda: _placements(rig) >= known and bool(rig.leader())):
@@ -139,9 +167,9 @@ def _judge(rounds: list[Round]) -> list[Figure]:
 REDIS_AMNESIA = Bar(
     number=7,
     key="redis_amnesia",
-    title="Redis forgets everything, by FLUSHALL and by a restart; failover",
-    full=40,
-    sample=2,
+    title="Redis forgets everything, by FLUSHALL and by a restart, or its last writes; failover",
+    full=42,
+    sample=3,
     unit="losses",
     minutes=5,
     clusters=2,

@@ -171,6 +171,23 @@ async def test_nothing_is_written_after_the_store_forgot_the_fence(store: RedisS
         await store.write(SaveDesired(fence=lease.fence, record=RECORD))
 
 
+async def test_a_leader_learns_that_the_store_has_lost_its_last_writes(store: RedisStore, redis: RedisServer) -> None:
+    """As when a replica takes over to which the last writes had not come."""
+    lease = await store.acquire("one", high_water=0)
+    await store.write(SaveDesired(fence=lease.fence, record=RECORD))
+    async with redis.client() as client:
+        await client.save()
+    for name in ("m:latest", "n:latest"):
+        await store.write(SaveConstraints(fence=lease.fence, caller_id="", model_name=name, constraints=WANTED))
+    assert not (await store.acquire("one", high_water=0)).lost_writes
+    await redis.kill()
+    await redis.start()
+    for lost_writes in (True, False):
+        renewed = await store.acquire("one", high_water=0)
+        assert (renewed.fence, renewed.lost_writes) == (lease.fence, lost_writes)
+    assert (await store.load(), await store.load_constraints()) == ((RECORD,), {})
+
+
 async def test_another_schema_is_left_alone(store: RedisStore, redis: RedisServer) -> None:
     async with redis.client() as client:
         await client.set("{sched}:schema", "2")

@@ -72,6 +72,28 @@ def test_what_a_leader_wanted_itself_is_newer_than_what_the_store_has_of_it() ->
     assert record(world) == mine
 
 
+def test_all_that_was_written_outlives_a_store_that_lost_its_last_writes() -> None:
+    world = served()
+    world.want("n", priority=2)
+    world.drain("a")
+    world.alias("old", "m")
+    older = (dict(world.stored_constraints), dict(world.stored_drains), dict(world.stored_aliases or {}))
+    world.want("n", priority=3)
+    world.want("m", priority=4)
+    world.drain("a", drain=False)
+    world.alias("old", None)
+    world.alias("new", "m")
+    written = (dict(world.stored_constraints), dict(world.stored_drains), dict(world.stored_aliases or {}))
+    assert all(one != other for one, other in zip(older, written, strict=True))
+    world.stored_constraints, world.stored_drains, world.stored_aliases = older
+    placements = dict(world.store)
+    world.store.clear()
+    world.lead()
+    world.writes_done()
+    assert (world.stored_constraints, world.stored_drains, world.stored_aliases) == written
+    assert world.store == placements != {}
+
+
 def test_constraints_that_were_set_hold_for_the_next_leader() -> None:
     world = served()
     world.want("m", pinned=True)
