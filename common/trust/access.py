@@ -14,26 +14,26 @@ _SERVICES: dict[str, dict[str, frozenset[Role]]] = {
         "Revoke": _SCHEDULER,
         "WatchInventory": frozenset({Role.SCHEDULER, Role.NODE, Role.OPERATOR}),
     },
-    "puna.v1.Scheduler": dict.fromkeys(
-        (
-            "EnsureModel",
-            "WatchRoutes",
-            "UnloadModel",
-            "ListNodes",
-            "ListConstraints",
-            "PutConstraints",
-            "RemoveConstraints",
-            "Explain",
-            "ClearDevice",
-            "Drain",
-            "Undrain",
-            "RemoveNode",
-            "PutAlias",
-            "RemoveAlias",
-            "ReportQueues",
+    "puna.v1.Scheduler": {
+        **dict.fromkeys(("WatchRoutes", "ListNodes", "ListConstraints", "Explain"), _CONTROL),
+        # People change the cluster through gateways, which have an audit log.
+        **dict.fromkeys(
+            (
+                "EnsureModel",
+                "UnloadModel",
+                "PutConstraints",
+                "RemoveConstraints",
+                "ClearDevice",
+                "Drain",
+                "Undrain",
+                "RemoveNode",
+                "PutAlias",
+                "RemoveAlias",
+                "ReportQueues",
+            ),
+            _GATEWAY,
         ),
-        _CONTROL,
-    ),
+    },
     "puna.v1.Host": {
         **dict.fromkeys(("Measure", "Start", "Stop", "ResetDevice", "ExcuseCrash", "Lend"), _SCHEDULER),
         # Keys with admin:cluster ask gateways for it; nodes that are marked as production refuse.
