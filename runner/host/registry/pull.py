@@ -86,17 +86,24 @@ class Pull:
     async def _manifest(self) -> bytes:
         """Return the registry's manifest, the newest one; another node's where the registry is not reached.
 
-        Discovery lists the nodes. What the registry refuses, no node can grant under the registry's name.
+        Discovery lists the nodes. What the registry refuses, no node can grant under the registry's name, and one that
+        is not authenticated can grant nothing: the digests of a manifest prove the files, but nothing proves them.
         """
         try:
             return await self._client.manifest()
         except RegistryNotReached as error:
-            for peer in self._peers:
+            known = [peer for peer in self._peers if peer.is_authenticated]
+            for peer in known:
                 with contextlib.suppress(PunaError):
                     content = await peer.manifest(self._name.full())
                     log.info("manifest.of_peer", model=self._name.short(), peer=peer.name, text=error.message)
                     self._show(f"{self._client.host} is not reached, using the manifest of the node at {peer.name}")
                     return content
+            if len(known) < len(self._peers):
+                raise RegistryNotReached(
+                    f"{error.message}; no manifest of another node stands in, because nodes show no certificates"
+                    " (PUNA_TRUST is not set)"
+                ) from error
             raise
 
     async def _fetch(self, manifest: Manifest) -> None:

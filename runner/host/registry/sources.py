@@ -5,6 +5,8 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from common.errors import InvalidRequest, ModelNotFound, ModelUnavailable, PunaError, RegistryFailed
+from common.network import UNIX_PREFIX
+from common.trust.identity import own_identity
 from runner.core.registry.parts import RangeAnswer, judge_answer, range_header
 from runner.core.store.digests import qualified
 from runner.host.registry.client import RegistryClient
@@ -76,6 +78,11 @@ class PeerSource:
     def __init__(self, stores: StoreClient, address: str) -> None:
         self.name = address
         self._stores = stores
+
+    @property
+    def is_authenticated(self) -> bool:
+        """True if only a node of the cluster can answer here: it shows a certificate, or its socket is this user's."""
+        return self.name.startswith(UNIX_PREFIX) or own_identity() is not None
 
     async def size(self, digest: str) -> int:
         """Return the bytes of the blob.

@@ -27,6 +27,7 @@ from runner.host.store.servicer import ModelStoreServicer
 from tests.certificates import write_certificate
 from tests.integration.host.pulling import KIB, Store, open_store, random_bytes
 from tests.registry import MODEL
+from tests.trust import Cluster, acting_as
 
 WEIGHTS = random_bytes(200 * KIB, seed=3)
 DIGEST = hashlib.sha256(WEIGHTS).hexdigest()
@@ -343,10 +344,10 @@ async def test_a_proxy_of_the_environment_is_used_unless_it_is_excepted(
 
 
 @asynccontextmanager
-async def another_host(store: Store) -> AsyncIterator[str]:
+async def another_host(store: Store, listen: str) -> AsyncIterator[str]:
     """A host that serves a store, as other hosts see it."""
     server = bind_server(
-        "127.0.0.1:0",
+        listen,
         register=lambda to: store_pb2_grpc.add_ModelStoreServicer_to_server(
             ModelStoreServicer(store, store.jobs.pull), to
         ),
@@ -373,7 +374,7 @@ async def test_another_hosts_manifest_stands_in_only_for_a_registry_that_is_not_
             open_store(tmp_path / "here", allowed) as here,
         ):
             await there.pull(name)
-            async with another_host(there) as peer:
+            async with another_host(there, f"unix:{tmp_path}/peer") as peer:
                 for status, error in statuses.items():
                     server.respond = lambda _, status=status: (status, {}, b'{"error": "said"}')  # type: ignore[misc]
                     with pytest.raises(error, match="said"):
@@ -390,3 +391,27 @@ async def test_another_hosts_manifest_stands_in_only_for_a_registry_that_is_not_
                 assert here.blobs.path(DIGEST).read_bytes() == WEIGHTS
                 with pytest.raises(RegistryFailed, match="is not reached"):
                     await here.pull(name)
+
+
+async def test_a_manifest_of_another_host_over_tcp_needs_a_certificate_and_files_need_none(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "trust")
+    with scripted() as server:
+        name, allowed = f"{server.host}/team/model:latest", f"http://{server.host}"
+        async with (
+            open_store(tmp_path / "there", allowed) as there,
+            open_store(tmp_path / "here", allowed) as here,
+            open_store(tmp_path / "later", allowed) as later,
+        ):
+            await there.pull(name)
+            server.asked.clear()
+            async with another_host(there, "127.0.0.1:0") as peer:
+                await here.pull(name, sources=[peer])  # the manifest of the registry proves files of any node
+                assert not [asked for asked in server.asked if asked.method == "GET" and DIGEST in asked.path]
+                server.http.shutdown()
+                server.http.server_close()
+                with pytest.raises(RegistryFailed, match=r"is not reached.*PUNA_TRUST is not set"):
+                    await later.pull(name, sources=[peer])
+                assert later.manifests.names() == []
+            with acting_as(cluster.identity("node/a")):
+                async with another_host(there, "127.0.0.1:0") as peer:
+                    assert (await later.pull(name, sources=[peer]))[-1].status == "success"
