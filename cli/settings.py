@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+from common.audit.acts import ActLog
 from common.settings import PunaSettings
+
+AUDIT_LOG_NAME = "audit.jsonl"
 
 
 class CliSettings(PunaSettings):
@@ -24,5 +27,17 @@ class CliSettings(PunaSettings):
     """The file of API keys that `puna keys` edits and gateways read."""
     redis_url: str | None = None
     """A Redis of your own instead of the embedded one."""
+    audit_log: str | None = None
+    """A file of JSON lines with each change that a command makes to keys, tokens and certificates, for the gateway and
+    the discovery of `puna up`, too. Not set: `audit.jsonl` in `PUNA_HOME`, or in the directory that a command is given.
+    Empty: none is written."""
     tls_cert: Path | None = None
     """Read by the gateway; where it is set, `puna up` serves HTTPS, and commands know this machine's server by it."""
+
+
+def acts_in(place: Path) -> ActLog:
+    """Return the log of what a command changes in a directory."""
+    said = CliSettings.load().audit_log
+    if said is None:
+        return ActLog(place.expanduser() / AUDIT_LOG_NAME)
+    return ActLog(Path(said).expanduser() if said else None)

@@ -2,10 +2,12 @@
 
 import asyncio
 import sys
+from pathlib import Path
 
 from grpc import aio
 
 import common.telemetry.without_rich  # noqa: F401
+from common.audit.acts import ActLog
 from common.clock import SystemClock
 from common.errors import StartupError
 from common.grpc.server import Audience, GrpcServer, bind_server
@@ -89,9 +91,20 @@ def _authority(
 ) -> AuthorityServicer | None:
     if settings.authority is None:
         return None
-    authority = Authority(settings.authority)
+    authority = Authority(settings.authority, acts=_acts(settings.audit_log))
     authority.authorities()  # a directory without one stops the start
     return AuthorityServicer(Admission(authority, refuses=revocations.refuses), registry, clock)
+
+
+def _acts(audit_log: str) -> ActLog:
+    """Open the log of acts.
+
+    Raises:
+        StartupError: the file cannot be written.
+    """
+    acts = ActLog(Path(audit_log).expanduser() if audit_log else None)
+    acts.check()
+    return acts
 
 
 def _join_listener(listen: str, authority: AuthorityServicer | None) -> GrpcServer:

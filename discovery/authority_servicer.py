@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 
 from grpc import aio
 
+from common.audit.acts import AuditClosedError
 from common.clock import MS_PER_S, Clock
-from common.errors import InternalError, PunaError, RateLimited, Unauthenticated
+from common.errors import AuditUnavailable, InternalError, PunaError, RateLimited, Unauthenticated
 from common.network import peer_address
 from common.rate_limits import Bucket, FailedAttempts
 from common.startup_error import StartupError
@@ -54,7 +55,11 @@ class AuthorityServicer(authority_pb2_grpc.AuthorityServicer):
     ) -> authority_pb2.IssuedCertificate:
         """Let a machine in."""
         application = Application(
-            token_id=request.token_id, secret=request.secret, request=request.request, node_id=request.node_id
+            token_id=request.token_id,
+            secret=request.secret,
+            request=request.request,
+            node_id=request.node_id,
+            address=peer_address(context.peer()),
         )
         try:
             self._count()
@@ -63,7 +68,7 @@ class AuthorityServicer(authority_pb2_grpc.AuthorityServicer):
         except PunaError as error:
             raise self._refuse(error, context) from error
         metrics.JOINS.labels(result="admitted").inc()
-        log.info("join.admitted", address=peer_address(context.peer()), node=name.id)
+        log.info("join.admitted", address=application.address, node=name.id)
         return await self._issued(certificate)
 
     async def Renew(
@@ -73,8 +78,9 @@ class AuthorityServicer(authority_pb2_grpc.AuthorityServicer):
         before = facts_of(context)
         if before is None:
             raise Unauthenticated("the certificate of a node is needed")
-        certificate = await _with_files(lambda: self._admission.renew(before, request.request))
-        log.info("certificate.renewed", name=str(before.name), address=peer_address(context.peer()))
+        address = peer_address(context.peer())
+        certificate = await _with_files(lambda: self._admission.renew(before, request.request, address=address))
+        log.info("certificate.renewed", name=str(before.name), address=address)
         return await self._issued(certificate)
 
     def _count(self) -> None:
@@ -118,10 +124,14 @@ async def _with_files(work: Callable[[], Result]) -> Result:
     """Run what reads and writes files of the authority in a thread.
 
     Raises:
+        AuditUnavailable: the line of an act cannot be written.
         InternalError: they cannot be used.
     """
     try:
         return await asyncio.to_thread(work)
+    except AuditClosedError as error:
+        log.error("audit.failed", text=str(error))
+        raise AuditUnavailable("the audit log of discovery cannot be written: nothing was changed") from error
     except StartupError as error:
         log.error("authority.unusable", text=str(error))  # the text has all of it
         raise InternalError("the authority of the cluster cannot be used; see the log of discovery") from error

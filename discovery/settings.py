@@ -15,5 +15,8 @@ class DiscoverySettings(PunaSettings):
     With PUNA_JOIN_LISTEN machines join. `puna up --address` sets both."""
     join_listen: str = ""
     """Address at which machines with a token of `puna tokens create` get a certificate, over TLS; empty: none."""
+    audit_log: str = ""
+    """A file of JSON lines with each certificate that a machine gets here; empty: none is written. A certificate whose
+    line cannot be written is refused."""
     home: Path = Path("~/.puna")
     """State of the node; discovery keeps the list of removed nodes there."""

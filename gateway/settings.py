@@ -35,7 +35,7 @@ class GatewaySettings(PunaSettings):
     loopback address on which a container's ports are published: any other address is refused."""
     audit_log: str = ""
     """A file of JSON lines with every request and administrative act, never a prompt; empty: none is written. What
-    cannot be written there is not done, if it is an administrative act."""
+    cannot be written there is not done, if it is an administrative act. `puna up` sets it."""
     production: bool = False
     """Refuse every fault of `puna chaos`."""
     redis_url: str = ""

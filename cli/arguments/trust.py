@@ -96,12 +96,13 @@ def join(
 
     from cli.cluster.joining import discovery_of
     from cli.commands.trust import join as join_cluster
-    from cli.settings import CliSettings
+    from cli.settings import CliSettings, acts_in
 
-    trust = directory or CliSettings.load().home.expanduser() / "trust"
+    home = CliSettings.load().home.expanduser()
+    trust, acts = directory or home / "trust", acts_in(directory or home)
     node_id = os.environ.get("PUNA_NODE_ID", "")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    asyncio.run(join_cluster(discovery_of(address), token, trust, node_id=node_id, watch=watch))
+    asyncio.run(join_cluster(discovery_of(address), token, trust, node_id=node_id, acts=acts, watch=watch))
 
 
 @app.command("rotate")
@@ -114,9 +115,12 @@ def rotate(directory: Directory = None) -> None:
 @app.command("redis")
 def redis(directory: Directory = None) -> None:
     """Write users of Redis for the gateway and the scheduler: rules as redis/users.acl, a password beside each role."""
-    from common.redis.users import write_users
+    from common.audit.acts import Act
+    from common.redis.users import USERS, write_users
 
-    print(write_users(authority_in(directory).directory))
+    authority = authority_in(directory)
+    with authority.acts.act(Act.TRUST_REDIS, object=USERS):
+        print(write_users(authority.directory))
 
 
 @app.command("list")
@@ -163,7 +167,8 @@ def export(
 
 def authority_in(directory: Path | None) -> "Authority":
     """Return the authority of a directory, or of the home."""
-    from cli.settings import CliSettings
+    from cli.settings import CliSettings, acts_in
     from common.trust.authority import Authority
 
-    return Authority(directory or CliSettings.load().home.expanduser() / "trust")
+    home = CliSettings.load().home.expanduser()
+    return Authority(directory or home / "trust", acts=acts_in(directory or home))

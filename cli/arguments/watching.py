@@ -76,14 +76,20 @@ def doctor(
 
 
 @app.command()
-def audit(file: Annotated[Path, typer.Argument(metavar="FILE", help="A gateway's PUNA_AUDIT_LOG.")]) -> None:
+def audit(
+    file: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="A PUNA_AUDIT_LOG; files that it was moved to before it.")
+    ],
+) -> None:
     """Check that no line of an audit log was changed, inserted or removed. Prints the last line's hash."""
     from cli.errors import CommandFailed
-    from common.audit_chain import ChainBrokenError, check_chain, last_hash
+    from common.audit.chain import ChainBrokenError, check_chain, last_hash
 
     try:
-        lines = file.read_bytes().splitlines()
+        lines = [line for one in file for line in one.read_bytes().splitlines()]
         count = check_chain(lines)
-    except (OSError, ChainBrokenError) as error:
-        raise CommandFailed(f"{file}: {error}") from error
+    except OSError as error:
+        raise CommandFailed(f"{error.filename}: {error.strerror}") from error
+    except ChainBrokenError as error:
+        raise CommandFailed(f"{' '.join(map(str, file))}: {error}") from error
     print(f"{count} lines, none changed; the last one has the hash {last_hash(lines[-1]) if lines else 'of no line'}")

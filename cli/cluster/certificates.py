@@ -9,6 +9,7 @@ from cli.cluster.home import Home
 from cli.cluster.joining import identity_directory
 from cli.cluster.plan import UpRequest
 from cli.errors import CommandFailed, ExitCode
+from common.audit.acts import Act, ActLog
 from common.ids import random_id
 from common.startup_error import StartupError
 from common.trust.authority import Authority
@@ -38,7 +39,7 @@ async def prepare_certificates(home: Home, request: UpRequest, say: Callable[[st
 def _of_first(home: Home, request: UpRequest) -> UpRequest:
     """Make the authority on first use, and what the processes of this machine need."""
     trust = request.trust or _own(home)
-    authority = Authority(trust)
+    authority = Authority(trust, acts=home.acts)
     if not authority.exists:
         if request.trust is not None:
             return request  # its certificates are brought by other means
@@ -61,7 +62,13 @@ async def _of_joining(home: Home, request: UpRequest, say: Callable[[str], None]
     has_one = request.trust is not None or bool(_nodes(trust))
     if request.token:
         node_id = await node_for_token(
-            request.joined, request.token, trust, node_id=request.node_id, kept_id=_kept_id(home), say=say
+            request.joined,
+            request.token,
+            trust,
+            node_id=request.node_id,
+            kept_id=_kept_id(home),
+            acts=home.acts,
+            say=say,
         )
         return replace(request, trust=trust, node_id=node_id)
     if not has_one and request.plaintext:
@@ -74,7 +81,14 @@ async def _of_joining(home: Home, request: UpRequest, say: Callable[[str], None]
 
 
 async def node_for_token(
-    discovery: str, token: str, trust: Path, *, node_id: str, kept_id: str = "", say: Callable[[str], None]
+    discovery: str,
+    token: str,
+    trust: Path,
+    *,
+    node_id: str,
+    kept_id: str = "",
+    acts: ActLog,
+    say: Callable[[str], None],
 ) -> str:
     """Join with a token, and return the id of this machine. One that has joined before stays what it is if it must.
 
@@ -89,7 +103,9 @@ async def node_for_token(
         raise CommandFailed(f"{trust} has an authority of its own; use another directory to join a cluster")
     known = _known_as(trust, node_id, parsed)
     try:
-        directory = await join_cluster(discovery, parsed, trust, node_id=node_id or known or kept_id)
+        wanted = node_id or known or kept_id
+        with acts.act(Act.TRUST_JOIN, object=wanted, cluster=discovery, token=parsed.id):
+            directory = await join_cluster(discovery, parsed, trust, node_id=wanted)
     except CommandFailed:
         if not known:
             raise

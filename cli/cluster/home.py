@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cli.core.server_address import connect_url
+from cli.settings import acts_in
+from common.audit.acts import ActLog
 from common.startup_error import StartupError
 
 _NAME = "puna.json"
@@ -37,6 +39,11 @@ class Home:
 
     real: Path
     path: Path
+
+    @property
+    def acts(self) -> ActLog:
+        """Log of the administrative acts on this machine."""
+        return acts_in(self.real)
 
     @property
     def run(self) -> Path:

@@ -11,6 +11,7 @@ import grpc
 from cli.cluster.enrolment import explain_silence
 from cli.cluster.readiness import grpc_serves
 from cli.errors import CommandFailed
+from common.audit.acts import ActLog
 from common.grpc.client import open_channel
 from common.network import is_taken, join_host_port, split_host_port
 from common.startup_error import StartupError
@@ -64,12 +65,12 @@ def identity_directory(trust: Path, role: Role, node_id: str = "") -> Path:
     return found[0]
 
 
-async def renew_certificates(trust: Path | None, warn: Callable[[str], None]) -> None:
+async def renew_certificates(trust: Path | None, acts: ActLog, warn: Callable[[str], None]) -> None:
     """Renew certificates that are due, on the machine that has the authority; runs for ever there.
 
     Not at once after a rotation: nodes on other machines have to know the authority before they meet it.
     """
-    while trust is not None and (authority := Authority(trust)).exists:
+    while trust is not None and (authority := Authority(trust, acts=acts)).exists:
         try:
             if time.time() > authority.replaced_at_unix_s + SPREAD_S:
                 await asyncio.to_thread(authority.renew)

@@ -105,6 +105,7 @@ def plan_services(
         "PUNA_NODE_LISTEN": addresses.node,
         "PUNA_NODE_ADVERTISE": addresses.node,
         "PUNA_RUNNER_LISTEN": join_host_port(request.opened, 0) if request.opened else "unix:",
+        "PUNA_AUDIT_LOG": str(home.acts.path or ""),
     }
 
     def service(  # one line per service below

@@ -44,6 +44,7 @@ from cli.cluster.process_table import (
 from cli.cluster.readiness import model_is_listed
 from cli.cluster.service import ServiceDied, Supervisor, first_of
 from cli.errors import CommandFailed
+from common.audit.acts import ActLog
 from common.network import is_taken
 from common.trust.authority import Authority
 from common.trust.identity import Identity, use_identity
@@ -122,7 +123,7 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
     chores = [
         asyncio.create_task(keep_logs_short([spec.log for spec in specs], warn)),
         asyncio.create_task(state.keep_written()),
-        asyncio.create_task(_renewal(request, warn)),
+        asyncio.create_task(_renewal(request, home.acts, warn)),
     ]
     try:
         say(f"Starting Puna in {home.real} (logs in {home.logs})")
@@ -132,7 +133,7 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
             _name_set_aside(home, warn)
             listed = has_demo and await _is_listed(addresses, stop)
             if not stop.is_set():
-                banner = ready_banner(models, addresses, demo=listed, join=_join_commands(request))
+                banner = ready_banner(models, addresses, demo=listed, join=_join_commands(request, home.acts))
                 say(joined_banner(addresses) if request.joined else banner)
                 await stop.wait()
     except ServiceDied as error:
@@ -156,20 +157,20 @@ def _show_identity(request: UpRequest) -> None:
         use_identity(Identity(own))
 
 
-async def _renewal(request: UpRequest, warn: Callable[[str], None]) -> None:
+async def _renewal(request: UpRequest, acts: ActLog, warn: Callable[[str], None]) -> None:
     own = request.identity(Role.NODE) if request.joined else None
     if own is not None and not Authority(own.parents[1]).exists:
         await keep_certificate(request.joined, own, warn)
     else:
-        await renew_certificates(request.trust, warn)
+        await renew_certificates(request.trust, acts, warn)
 
 
-def _join_commands(request: UpRequest) -> list[str]:
+def _join_commands(request: UpRequest, acts: ActLog) -> list[str]:
     """Return the lines by which another machine joins, with a token where this one has the authority."""
     if not request.opened or request.joined:
         return []
     token = ""
-    if request.trust is not None and (authority := Authority(request.trust)).exists:
+    if request.trust is not None and (authority := Authority(request.trust, acts=acts)).exists:
         token = str(JoinTokens(authority).create())
     made = f"make up JOIN={request.opened}" + (f" TOKEN={token}" if token else "")
     return [

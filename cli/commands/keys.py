@@ -16,7 +16,8 @@ from cli.cluster.home import real_home
 from cli.errors import CommandFailed, ExitCode
 from cli.output import print_answer, print_listing
 from cli.server import Server
-from cli.settings import CliSettings
+from cli.settings import CliSettings, acts_in
+from common.audit.acts import Act
 from common.durations import parse_go_duration_ms
 from common.ids import random_id
 from common.paths import replace_file
@@ -79,7 +80,10 @@ def _made_in_file(options: Json, path: Path) -> tuple[Json, str]:
             ids = " and ".join(key.id for key in active)
             raise CommandFailed(f"{options['owner']} has two keys that are good, {ids}; revoke one first")
         key = _new_key(options, key_id, digest_of(pepper, secret), now_unix_s)
-        _write(path, [*keys, key])
+        scopes = [str(scope) for scope in key.scopes]
+        about = {"object": key.id, "owner": key.owner, "tenant": key.tenant, "scopes": sorted(scopes)}
+        with acts_in(path.parent).act(Act.KEYS_CREATE, **about, file=str(path)):
+            _write(path, [*keys, key])
     return {"key": key_text(key_id, secret), **_shown(key)}, f"in {path}"
 
 
@@ -89,7 +93,9 @@ def _revoked(path: Path, key_id: str) -> Key:
         key = _found(keys, key_id)
         if key.revoked_unix_s is None:
             revoked = replace(key, revoked_unix_s=int(time.time()))
-            _write(path, [revoked if one is key else one for one in keys])
+            about = {"object": key.id, "owner": key.owner, "tenant": key.tenant, "file": str(path)}
+            with acts_in(path.parent).act(Act.KEYS_REVOKE, **about):
+                _write(path, [revoked if one is key else one for one in keys])
             key = revoked
     return key
 

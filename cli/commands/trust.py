@@ -9,6 +9,7 @@ from cli.cluster.certificates import check_certificate, node_for_token
 from cli.cluster.enrolment import keep_certificate
 from cli.cluster.joining import identity_directory
 from cli.errors import CommandFailed, ExitCode
+from common.audit.acts import Act, ActLog
 from common.startup_error import StartupError
 from common.trust.authority import Authority, write_private
 from common.trust.certificates import BadCertificate, by_fingerprint, issuer_of, read_facts, when
@@ -18,7 +19,7 @@ from common.trust.roles import Role, RoleName
 _FILES = (AUTHORITIES, CERTIFICATE, KEY)
 
 
-async def join(discovery: str, token: str, trust: Path, *, node_id: str, watch: bool) -> None:
+async def join(discovery: str, token: str, trust: Path, *, node_id: str, acts: ActLog, watch: bool) -> None:
     """Get the certificate of a node, unless there is one and no token; with `watch` renew it for ever.
 
     Raises:
@@ -26,7 +27,7 @@ async def join(discovery: str, token: str, trust: Path, *, node_id: str, watch: 
         StartupError: files cannot be used.
     """
     if token:
-        node_id = await node_for_token(discovery, token, trust, node_id=node_id, say=_say)
+        node_id = await node_for_token(discovery, token, trust, node_id=node_id, acts=acts, say=_say)
     own = identity_directory(trust, Role.NODE, node_id)
     check_certificate(own)
     use_identity(Identity(own))
@@ -86,10 +87,11 @@ def export_secrets(authority: Authority, roles: list[str], output: Path | None) 
     secrets = {
         secret_name(name): _secret(authority, name) for role, name in issued.items() if role in (roles or issued)
     }
-    if output is None:
-        print("---\n".join(secrets.values()), end="")
-        return
-    write_private(output.expanduser(), {f"{name}.yaml": text.encode() for name, text in secrets.items()})
+    with authority.acts.act(Act.TRUST_EXPORT, object=" ".join(sorted(set(roles) or issued))):
+        if output is None:
+            print("---\n".join(secrets.values()), end="")
+            return
+        write_private(output.expanduser(), {f"{name}.yaml": text.encode() for name, text in secrets.items()})
 
 
 def secret_name(name: RoleName) -> str:

@@ -6,12 +6,14 @@ DIRECTORY/joined/ID.crt          the newest certificate of each; its key never w
 import hashlib
 import time
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from common.audit.acts import Act
 from common.errors import InvalidRequest, PermissionDenied, Unauthenticated
 from common.ids import random_id
 from common.startup_error import StartupError
@@ -34,6 +36,7 @@ class Application:
     secret: str
     request: bytes
     node_id: str = ""
+    address: str = ""  # of the machine, for the audit log
 
 
 class Admission:
@@ -65,26 +68,29 @@ class Admission:
         """
         key = _key_of(application.request)
         key_hash = hashlib.sha256(_der(key)).hexdigest()
-        with self.tokens.changing() as records:
+        with ExitStack() as acts, self.tokens.changing() as records:
             record = self._good(records.get(application.token_id), application.secret, key_hash)
             name = RoleName(Role.NODE, record.used_by or self._chosen_id(record, application.node_id))
             if not record.used_by:
                 self._check_free(name.id, registered)
+            act = self.authority.acts.act(Act.NODE_ADMIT, object=name.id, token=record.id, address=application.address)
+            acts.enter_context(act)  # ends once the records are written
             certificate = self.authority.certify(name, key)
             records[record.id] = replace(record, used_by=name.id, used_key=key_hash)
         self._keep(name, certificate)
         return name, certificate
 
-    def renew(self, before: Facts, request: bytes) -> bytes:
-        """Return another certificate for the node of one, for as long as that was good.
+    def renew(self, before: Facts, request: bytes, *, address: str = "") -> bytes:
+        """Return another certificate for the node of one, for as long as that was good. `address`: of its machine.
 
         Raises:
             InvalidRequest, StartupError: as `admit`.
         """
         key = _key_of(request)
-        with locked(self.authority.directory):
-            certificate = self.authority.certify(before.name, key, life_s=before.life_s)
-        self._keep(before.name, certificate)
+        with self.authority.acts.act(Act.NODE_RENEW, object=before.name.id, address=address):
+            with locked(self.authority.directory):
+                certificate = self.authority.certify(before.name, key, life_s=before.life_s)
+            self._keep(before.name, certificate)
         return certificate
 
     def joined(self) -> list[Facts]:

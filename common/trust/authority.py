@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from common.audit.acts import NO_ACT_LOG, Act, ActLog
 from common.paths import PRIVATE_MODE, replace_file
 from common.startup_error import StartupError
 from common.trust.certificates import (
@@ -21,6 +22,7 @@ from common.trust.certificates import (
     BadCertificate,
     Facts,
     KeyPair,
+    by_fingerprint,
     certify,
     check_key,
     issue,
@@ -44,9 +46,12 @@ _ACCEPTED_MAX = 2
 class Authority:
     """Holds no state: every command reads the files."""
 
-    def __init__(self, directory: Path, *, wall_unix_s: Callable[[], float] = time.time) -> None:
-        """`directory` has all of it."""
+    def __init__(
+        self, directory: Path, *, acts: ActLog = NO_ACT_LOG, wall_unix_s: Callable[[], float] = time.time
+    ) -> None:
+        """`directory` has all of it; `acts` gets a line before each change."""
         self.directory = directory.expanduser()
+        self.acts = acts
         self._wall_unix_s = wall_unix_s
 
     @property
@@ -69,7 +74,8 @@ class Authority:
         if self.exists:
             raise StartupError(f"{self.directory} has an authority; `puna trust rotate` replaces it")
         made = make_authority(self._wall_unix_s())
-        write_private(self.directory / _OWN, {_AUTHORITY_KEY: made.key, AUTHORITIES: made.certificate})
+        with self.acts.act(Act.TRUST_INIT, object=_fingerprint(made)):
+            write_private(self.directory / _OWN, {_AUTHORITY_KEY: made.key, AUTHORITIES: made.certificate})
 
     def issue(self, name: RoleName, *, life_s: float = LIFE_S) -> Path:
         """Write a new certificate for the holder of a role; the directory that its `PUNA_TRUST` names.
@@ -77,11 +83,16 @@ class Authority:
         Raises:
             StartupError: there is no authority, or the files cannot be written.
         """
+        return self._issue(name, life_s, Act.TRUST_ISSUE)
+
+    def _issue(self, name: RoleName, life_s: float, act: Act) -> Path:
         with locked(self.directory):
             authority = self._read()
             pair = issue(authority, name, now_unix_s=self._wall_unix_s(), life_s=life_s)
             path = self._path(name)
-            write_private(path, {AUTHORITIES: authority.certificate, KEY: pair.key, CERTIFICATE: pair.certificate})
+            files = {AUTHORITIES: authority.certificate, KEY: pair.key, CERTIFICATE: pair.certificate}
+            with self.acts.act(act, object=str(name), life_s=life_s):
+                write_private(path, files)
         return path
 
     def certify(self, name: RoleName, key: ec.EllipticCurvePublicKey, *, life_s: float = LIFE_S) -> bytes:
@@ -109,7 +120,7 @@ class Authority:
         now_unix_s = self._wall_unix_s()
         due = [facts for facts in self.issued() if now_unix_s >= facts.renew_at_unix_s]
         for facts in due:
-            self.issue(facts.name, life_s=facts.life_s)
+            self._issue(facts.name, facts.life_s, Act.TRUST_RENEW)
         return [facts.name for facts in due]
 
     def rotate(self) -> None:
@@ -123,9 +134,10 @@ class Authority:
         made = make_authority(self._wall_unix_s())
         with locked(self.directory):
             accepted = newest_of(made.certificate + self._read().certificate, _ACCEPTED_MAX)
-            for facts in self.issued():
-                write_private(self._path(facts.name), {AUTHORITIES: accepted})
-            write_private(self.directory / _OWN, {_AUTHORITY_KEY: made.key, AUTHORITIES: accepted})
+            with self.acts.act(Act.TRUST_ROTATE, object=_fingerprint(made)):
+                for facts in self.issued():
+                    write_private(self._path(facts.name), {AUTHORITIES: accepted})
+                write_private(self.directory / _OWN, {_AUTHORITY_KEY: made.key, AUTHORITIES: accepted})
 
     def issued(self) -> list[Facts]:
         """List the certificates that were issued into this directory.
@@ -186,6 +198,10 @@ def locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _fingerprint(made: KeyPair) -> str:
+    return next(iter(by_fingerprint(made.certificate)))
 
 
 def write_private(directory: Path, files: dict[str, bytes]) -> None:

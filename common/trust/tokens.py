@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
+from common.audit.acts import Act
 from common.paths import replace_file
 from common.startup_error import StartupError
 from common.trust.authority import Authority, locked
@@ -80,7 +81,8 @@ class JoinTokens:
             StartupError: there is no authority, there are too many tokens, or the file cannot be used.
         """
         token = Token(self._fingerprint(), secrets.token_hex(5), secrets.token_urlsafe(24))
-        with self.changing() as records:
+        act = self._authority.acts.act(Act.TOKENS_CREATE, object=token.id, node=node, life_s=life_s)
+        with act, self.changing() as records:
             if len(records) >= _TOKENS_MAX:
                 raise StartupError(f"there are {len(records)} tokens; `puna tokens revoke` some")
             expires_unix_s = self._wall_unix_s() + life_s
@@ -95,7 +97,9 @@ class JoinTokens:
         Raises:
             StartupError: as `create`.
         """
-        with self.changing() as records:
+        if token_id not in self._read():
+            return False
+        with self._authority.acts.act(Act.TOKENS_REVOKE, object=token_id), self.changing() as records:
             return records.pop(token_id, None) is not None
 
     def usable(self) -> list[TokenRecord]:

@@ -5,15 +5,14 @@ for a disk, except administrative acts, which are refused if their line cannot b
 """
 
 import asyncio
-import os
+import re
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from queue import Full, Queue
 
-from common.audit_chain import last_hash, seal
+from common.audit.file import AuditFile, stamped
 from common.clock import Clock
 from common.errors import AuditUnavailable, StartupError
 from common.telemetry.logs import get_logger
@@ -25,7 +24,8 @@ log = get_logger()
 _ADMINISTRATIVE = frozenset({Scope.MODELS_WRITE, Scope.ADMIN_KEYS, Scope.ADMIN_CLUSTER})
 WRITTEN_WITHIN_S = 2.0
 _QUEUE_MAX = 10_000
-_TAIL_BYTES = 64 * 1024
+_NAME_LENGTH_MAX = 256
+_KEY_TEXT = re.compile(r"(puna_[0-9A-Za-z]{8})_[0-9A-Za-z_]+")
 _Entry = dict[str, object]
 _Written = Queue[tuple[_Entry, asyncio.Future[None] | None] | None]
 
@@ -35,23 +35,25 @@ def is_administrative(scope: Scope | None, act: str) -> bool:
     return scope in _ADMINISTRATIVE and not act.startswith(("GET ", "HEAD "))
 
 
+def without_secret(text: str) -> str:
+    """Return what a caller named in a request, cut, and without the secret of a key that was meant by its id."""
+    return _KEY_TEXT.sub(r"\1…", text[:_NAME_LENGTH_MAX])
+
+
 class AuditLog:
-    """One file of one gateway. A file that was moved away (log rotation) is opened anew, and the chain goes on."""
+    """Lines of one gateway in a file that other processes may write, too."""
 
     def __init__(self, path: str, clock: Clock) -> None:
-        """Open the file and take up its chain.
+        """Start the writer.
 
         Raises:
-            StartupError: it cannot be opened.
+            StartupError: the file cannot be written.
         """
-        self._path = Path(path)
+        self._file = AuditFile(Path(path).expanduser())
         self._clock = clock
         self._queue: _Written = Queue(_QUEUE_MAX)
-        self._file = -1
-        self._hash = ""
         try:
-            self._open()
-            self._hash = self._take_up()
+            self._file.check()
         except OSError as error:
             raise StartupError(f"PUNA_AUDIT_LOG: {path}: {error.strerror or error}") from error
         self._thread = threading.Thread(target=self._write_all, name="audit", daemon=True)
@@ -86,8 +88,7 @@ class AuditLog:
         await asyncio.to_thread(self._thread.join, WRITTEN_WITHIN_S)
 
     def _stamped(self, entry: Mapping[str, object]) -> _Entry:
-        time = datetime.fromtimestamp(self._clock.wall_unix_s(), UTC).isoformat(timespec="milliseconds")
-        return {"time": time, **{name: value for name, value in entry.items() if value not in (None, "")}}
+        return stamped(entry, self._clock.wall_unix_s())
 
     def _write_all(self) -> None:
         is_failing = False
@@ -95,60 +96,19 @@ class AuditLog:
             entry, written = item
             fault: OSError | None = None
             try:
-                self._write(entry, is_durable=written is not None)
+                self._file.append(entry, is_durable=written is not None)
             except OSError as error:
                 fault = error
             if fault is not None and not is_failing:
-                log.error("audit.failed", path=str(self._path), error=str(fault))
+                log.error("audit.failed", path=str(self._file.path), error=str(fault))
             elif fault is None and is_failing:
-                log.info("audit.recovered", path=str(self._path))
+                log.info("audit.recovered", path=str(self._file.path))
             is_failing = fault is not None
             if written is not None:
                 with suppress(RuntimeError):  # the event loop has ended
                     written.get_loop().call_soon_threadsafe(_settle, written, fault)
             elif fault is not None:
                 metrics.AUDIT_LOST.inc()
-        os.close(self._file)
-
-    def _write(self, entry: _Entry, *, is_durable: bool) -> None:
-        """Append a line, all of it or nothing."""
-        if not self._is_in_place():
-            self._open()
-        line, digest = seal(entry, self._hash)
-        size = os.fstat(self._file).st_size
-        try:
-            if os.write(self._file, line) != len(line):
-                raise OSError("no room for the whole line")
-            if is_durable:
-                os.fsync(self._file)
-        except OSError:
-            with suppress(OSError):
-                os.ftruncate(self._file, size)
-            raise
-        self._hash = digest
-
-    def _is_in_place(self) -> bool:
-        try:
-            found, ours = self._path.stat(), os.fstat(self._file)
-        except OSError:
-            return False
-        return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
-
-    def _open(self) -> None:
-        file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = file
-
-    def _take_up(self) -> str:
-        """Return the hash of the last line; the rest of a line that a crash cut off is removed."""
-        size = os.fstat(self._file).st_size
-        start = max(0, size - _TAIL_BYTES)
-        tail = os.pread(self._file, _TAIL_BYTES, start)
-        whole = tail[: tail.rfind(b"\n") + 1]
-        os.ftruncate(self._file, start + len(whole))
-        lines = whole.splitlines()
-        return last_hash(lines[-1]) if lines else ""
 
 
 def _settle(written: asyncio.Future[None], fault: OSError | None) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from common.audit.chain import check_chain
 from tests.cluster import Cluster, start_cluster, trained_answers
 from tests.ports import free_port
 from tests.waiting import wait_until
@@ -120,6 +121,27 @@ def test_version_names_both_sides(cluster: Cluster) -> None:
 
     assert answer["url"] == cluster.url
     assert answer["server"]
+
+
+def test_the_home_has_an_audit_log_of_gateway_and_commands(cluster: Cluster) -> None:
+    alias = "/puna/v1/aliases/audited"
+    assert httpx.put(cluster.url + alias, json={"model": "demo"}).status_code == 200
+    assert httpx.delete(cluster.url + alias).status_code == 200
+    assert puna("trust", "init", home=cluster.home).returncode == 0
+    shutil.rmtree(cluster.home / "trust")
+    log = cluster.home / "audit.jsonl"
+    lines = log.read_bytes().splitlines()
+    assert check_chain(lines) == len(lines)
+    allowed = [entry for entry in map(json.loads, lines) if entry.get("decision") == "allowed"]
+    *_, put, removed, made = allowed
+    assert [one["act"] for one in (put, removed, made)] == [
+        "PUT /puna/v1/aliases/{alias}",
+        "DELETE /puna/v1/aliases/{alias}",
+        "trust.init",
+    ]
+    assert put["object"] == "audited"
+    assert put["fence"] > 0
+    assert log.stat().st_mode & 0o777 == 0o600
 
 
 def test_puna_host_wins_over_the_cluster_of_the_home(cluster: Cluster) -> None:

@@ -1,6 +1,7 @@
 """A real discovery with an authority, and machines that join it, well and badly."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cli.cluster.enrolment import explain_silence, join_address, join_cluster, keep_certificate
 from cli.errors import CommandFailed
+from common.audit.chain import check_chain
 from common.errors import PermissionDenied
 from common.grpc.client import ask, open_channel
 from common.network import is_taken
@@ -69,6 +71,7 @@ async def first(tmp_path: Path) -> AsyncIterator[First]:
         "PUNA_TRUST": str(made.authority.issue(DISCOVERY)),
         "PUNA_AUTHORITY": str(made.authority.directory),
         "PUNA_JOIN_LISTEN": join_address(made.address),
+        "PUNA_AUDIT_LOG": str(tmp_path / "audit"),
     }
     made.process = await start_discovery(tmp_path / "home", made.address, **environment)
     try:
@@ -121,8 +124,31 @@ async def test_the_command_for_hosts_that_up_does_not_run_joins_once_and_keeps_t
     assert (await join("--token", token))[0] == ["joined the cluster as node alpha", str(directory)]
     certificate = Identity(directory).material().pair.certificate
     assert await join() == ([str(directory)], "")
+    acts = audited(tmp_path / "trust" / "audit.jsonl")  # of the machine that joined
+    assert acts == [("trust.join", "alpha", "allowed"), ("trust.join", "alpha", "done")]
     assert (await join("--token", token))[0] == [str(directory)]  # it is used up
     assert Identity(directory).material().pair.certificate == certificate
+    lines = (tmp_path / "audit").read_bytes().splitlines()
+    assert audited(tmp_path / "audit") == [("node.admit", "alpha", "allowed"), ("node.admit", "alpha", "done")]
+    assert {(one["token"], one["address"]) for one in map(json.loads, lines)} == {(token.split(".")[2], "127.0.0.1")}
+    assert check_chain(lines) == 2
+    assert token.split(".")[3] not in (tmp_path / "audit").read_text()
+
+
+def audited(log: Path) -> list[tuple[str, str, str]]:
+    entries = map(json.loads, log.read_text().splitlines())
+    return [(one["act"], one["object"], one.get("decision") or one["status"]) for one in entries]
+
+
+async def test_a_machine_whose_line_cannot_be_written_is_not_let_in(first: First, tmp_path: Path) -> None:
+    log, token = tmp_path / "audit", first.tokens.create()
+    log.unlink()
+    log.mkdir()
+    assert "the audit log of discovery cannot be written: nothing was changed" in await refusal(
+        first, token, tmp_path / "trust"
+    )
+    log.rmdir()
+    await join_cluster(first.address, token, tmp_path / "trust", node_id="alpha")
 
 
 @pytest.fixture
@@ -149,7 +175,7 @@ async def keeping(first: First, directory: Path) -> AsyncIterator[list[str]]:
 
 
 async def test_a_certificate_past_half_of_its_life_is_replaced_and_its_calls_go_on(
-    first: First, past_half: Path, monkeypatch: pytest.MonkeyPatch
+    first: First, past_half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("common.trust.identity.LOOK_S", 0.0)
     before = Identity(past_half).material()
@@ -168,6 +194,7 @@ async def test_a_certificate_past_half_of_its_life_is_replaced_and_its_calls_go_
     assert after.name == before.facts.name
     assert after.valid_to_unix_s > time.time() + 20 * 3600
     assert said == []
+    assert audited(tmp_path / "audit") == [("node.renew", "beta", "allowed"), ("node.renew", "beta", "done")]
 
 
 async def test_another_authority_reaches_a_machine_that_joined(

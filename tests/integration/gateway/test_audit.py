@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.command_line import app
-from common.audit_chain import ChainBrokenError, check_chain
+from common.audit.chain import ChainBrokenError, check_chain
 from tests.integration.gateway.conftest import Cluster
 from tests.integration.gateway.test_gateway_keys import CHAT, Keys, bearer, keys, start
 
