@@ -127,12 +127,14 @@ async def running_gateway(
     store, redis = _open_keys(settings), _open_redis(settings)
     book = QuotaBook(SystemClock(), redis)
     audit = AuditLog(settings.audit_log, SystemClock()) if settings.audit_log else None
-    authorizer = Authorizer(store, SystemClock(), book, shares_cache=settings.shared_cache, audit=audit)
     made = MadeKeys(store=store, redis=redis, book=book, clock=SystemClock()) if store and redis else None
     certificate = Certificate.open(settings.tls_cert, settings.tls_key)
     _check_keys(settings)
     listener = _bind_http(settings)
     routes = RouteCache()
+    authorizer = Authorizer(
+        store, SystemClock(), book, shares_cache=settings.shared_cache, audit=audit, fence=lambda: routes.fence
+    )
     templates = TemplatePool(SystemClock(), sender=sender)
     constraints = ConstraintChecks(SystemClock(), sender=sender)
     model_stores = StoreClient("node")

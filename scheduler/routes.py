@@ -127,7 +127,7 @@ class RouteBoard:
     def publish(self, effect: PublishRoutes) -> None:
         """Replace the table by a new one."""
         self.table = scheduler_pb2.RouteTable(
-            version=effect.version, routes=[self._to_route(route) for route in effect.routes]
+            version=effect.version, routes=[self._to_route(route) for route in effect.routes], fence=effect.fence
         )
         if self._inventory is not None:
             self.table.removed_node_ids.extend(sorted(self._inventory.removed_node_ids))
@@ -166,6 +166,7 @@ class RouteBoard:
             routes=routes,
             aliases=table.aliases if table.HasField("aliases") else None,
             removed_node_ids=table.removed_node_ids,
+            fence=table.fence,
         )
 
     def _complete(self, route: scheduler_pb2.ModelRoute) -> scheduler_pb2.ModelRoute:

@@ -158,7 +158,7 @@ class Inference:
                     else:
                         yield step
             assert route is not None
-        record.model = route.model.name
+        record.found(route.model)
         self._check_quarantine(request)
         self.dispatcher.check_room(parse_model_name(route.model.name).key, claim(0))
         yield await self._prepare(request, route, record, deadline_s)

@@ -1,7 +1,7 @@
 """Models by the names that clients write: find, load, render, tokenize."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from typing import TypeVar
 
@@ -149,7 +149,7 @@ class ModelAccess:
         name, alias = self.resolve(model)
         if (known := self.routes.find(name)) is not None:
             check_usable(known.model)
-            record.model = known.model.name
+            record.found(known.model)
             context_tokens = context_tokens or own_context(known.model)
             options = over(options, load_options(known.model.own_options))
         try:
@@ -165,11 +165,20 @@ class ModelAccess:
             async with closing(relay) as steps:
                 async for step in steps:
                     if isinstance(step, RouteInfo):
-                        record.model = step.model.name
+                        record.found(step.model)
+                        record.changes_replicas(step.replicas)
                     else:
                         yield step
         except ModelNotFound as error:
             raise _not_found(model, alias) from error
+
+    @contextmanager
+    def changing(self, name: str, record: RequestRecord) -> Iterator[None]:
+        """Note the model that the block fetches or makes, and its digest once the block has."""
+        record.changes["object"] = name
+        yield
+        if (route := self.routes.find(name)) is not None:
+            record.digest = route.model.shown_digest
 
     def template_of(self, model: ModelInfo) -> TemplateChoice | None:
         """Return the template of the model's conversations; None: they are refused."""

@@ -1,5 +1,6 @@
 """Record of one request: filled while it runs, one log line and the metrics at its end."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from prometheus_client import Histogram
@@ -10,7 +11,7 @@ from common.telemetry import tracing
 from common.telemetry.logs import get_logger
 from gateway import metrics
 from gateway.core.dispatch.work_limit import cost_of
-from gateway.core.models.routes import ReplicaInfo
+from gateway.core.models.routes import ModelInfo, ReplicaInfo
 from gateway.core.request.answers import Dialect, Done
 from gateway.keys.visits import current_visit, sender
 from gateway.pressure.work import WORK, RequestWork, work_s
@@ -32,6 +33,7 @@ class RequestRecord:
     clock: Clock = field(default_factory=SystemClock)
     quiet: bool = False  # health checks and scrapes: counted, not logged
     model: str | None = None  # only once it is known to exist
+    digest: str | None = None  # of the model, as lists show it
     stream: bool | None = None
     started_s: float = 0.0
     queue_s: float | None = None
@@ -50,6 +52,7 @@ class RequestRecord:
     answer_tokens: int = 0  # as they arrived
     vector_tokens: int = 0  # of embeddings and rankings
     span: tracing.Span = tracing.NO_SPAN
+    changes: dict[str, object] = field(default_factory=dict)  # what an administrative act changes, for the audit log
     is_limited: bool = False  # its preparation counts as work in progress
     work: RequestWork | None = None  # since its body is here
     _last_token_s: float | None = None
@@ -76,6 +79,14 @@ class RequestRecord:
         WORK.check(cost_of(body_bytes), sender(), work_s())
         self.work = RequestWork(body_bytes)
         self.work.assign(sender())
+
+    def found(self, model: ModelInfo) -> None:
+        """Note the model of the request."""
+        self.model, self.digest = model.name, model.shown_digest
+
+    def changes_replicas(self, replicas: Iterable[ReplicaInfo]) -> None:
+        """Note the placements that an administrative act has made, or ends."""
+        self.changes["placements"] = [f"{one.placement_id}/{one.generation}" for one in replicas]
 
     def prepared(self) -> None:
         """Note that from here on the request waits, for a model, a slot or a runner; the first time counts."""
@@ -142,7 +153,7 @@ class RequestRecord:
         ended = {key: value for key, value in fields.items() if value is not None}
         (log.debug if self.quiet else log.info)("request.ended", **ended)
         if not self.quiet and (visit := current_visit()) is not None:
-            visit.note(**ended)
+            visit.note(**ended, **{"digest": self.digest, **self.changes})
 
     def debug_fields(self) -> dict[str, object]:
         """Return the fields that the header x-puna-debug requests."""

@@ -132,7 +132,7 @@ class Vectors:
         """Return the question with the context that it gets, and the route of its model."""
         record.prepared()
         route = await last_step(self._models.find(question.model, question.keep_alive_ms), RouteInfo)
-        record.model = route.model.name
+        record.found(route.model)
         check_usable(route.model)
         context_tokens = within_context(question.context_tokens or own_context(route.model))
         return replace(question, context_tokens=context_tokens), route

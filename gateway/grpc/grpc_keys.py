@@ -71,7 +71,8 @@ class KeyInterceptor(aio.ServerInterceptor):
 
     def _guard_unary(self, behaviour: Any, scope: Scope, method: str) -> Any:
         async def guarded(request: Any, context: Any) -> Any:
-            async with self._authorizer.visit(scope, **_credentials(context), act=method):
+            named = _named_in(request)
+            async with self._authorizer.visit(scope, **_credentials(context), act=method, named=named):
                 return await behaviour(_read(request), context)
 
         return guarded
@@ -79,7 +80,7 @@ class KeyInterceptor(aio.ServerInterceptor):
     def _guard_stream(self, behaviour: Any, scope: Scope, method: str) -> Any:
         async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
             async with (
-                self._authorizer.visit(scope, **_credentials(context), act=method),
+                self._authorizer.visit(scope, **_credentials(context), act=method, named=_named_in(request)),
                 closing(behaviour(_read(request), context)) as messages,
             ):
                 async for message in messages:
@@ -108,6 +109,11 @@ def _read(request: Any) -> Any:
     if isinstance(request, _Unreadable):
         raise InvalidRequest("the message cannot be read")
     return request
+
+
+def _named_in(request: Any) -> str:
+    """Return the model that a request names."""
+    return str(getattr(request, "model", "") or getattr(request, "model_name", ""))
 
 
 def _credentials(context: Any) -> dict[str, Any]:

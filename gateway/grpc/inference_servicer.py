@@ -222,8 +222,13 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self, request: scheduler_pb2.UnloadModelRequest, context: Context
     ) -> scheduler_pb2.UnloadModelResponse:
         """Stop a model's replicas once they are idle."""
-        route = self._service.inference.models.known_route(given_model(request.model_name))
-        return scheduler_pb2.UnloadModelResponse(replicas=await self._service.scheduler.unload_model(route.model.name))
+        record = RequestRecord(dialect=Dialect.GRPC, route="UnloadModel", method="grpc")
+        with recording(record):
+            route = self._service.inference.models.known_route(given_model(request.model_name))
+            record.found(route.model)
+            record.changes_replicas(route.replicas)
+            replicas = await self._service.scheduler.unload_model(route.model.name)
+        return scheduler_pb2.UnloadModelResponse(replicas=replicas)
 
     async def PullModel(
         self, request: inference_pb2.PullModelRequest, context: Context
@@ -233,7 +238,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         check_visible(name)
         record = RequestRecord(dialect=Dialect.GRPC, route="PullModel", method="grpc", stream=True)
         async with self._service.work_feed(self._service.stores.pull(name, insecure=request.insecure), record) as feed:
-            with recording(record):
+            with recording(record), self._service.inference.models.changing(name, record):
                 async for step in feed:
                     yield step
 

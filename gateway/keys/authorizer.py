@@ -1,13 +1,13 @@
 """Let callers in or not: keys, scopes, failures and quotas. The one place, for HTTP and gRPC alike."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from common.clock import Clock
 from common.errors import PunaError, Unauthenticated
 from common.rate_limits import FailedAttempts
 from gateway.core.keys.keys import Key, Scope, cache_salt, check_scope, presented_key
-from gateway.keys.audit import AuditLog, is_administrative
+from gateway.keys.audit import AuditLog, is_administrative, without_secret
 from gateway.keys.key_store import KeyStore
 from gateway.keys.quota_book import QuotaBook
 from gateway.keys.visits import Visit, begin_visit
@@ -27,13 +27,18 @@ class Authorizer:
         *,
         shares_cache: bool = False,
         audit: AuditLog | None = None,
+        fence: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Start without visits. `shares_cache`: what a runner holds of one tenant's prompts serves others, too."""
+        """Start without visits. `shares_cache`: what a runner holds of one tenant's prompts serves others, too.
+
+        `fence` returns that of the leading scheduler, for the lines of administrative acts.
+        """
         self._store = store
         self._clock = clock
         self._book = book
         self._shares_cache = shares_cache
         self._audit = audit
+        self._fence = fence
         self._failures = FailedAttempts()
 
     @property
@@ -61,11 +66,12 @@ class Authorizer:
         address: str,
         request_id: str,
         act: str,
+        named: str = "",
         needs_key: bool = False,
     ) -> AsyncIterator[Visit]:
         """Authorise one request, from its headers to its end. `needs_key`: without a scope any valid key will do.
 
-        `act` is method and route, for the audit log.
+        `act` is method and route, `named` what the caller names in it: a model, node or key; for the audit log.
 
         Raises:
             Unauthenticated: no key, or none that is good.
@@ -73,7 +79,8 @@ class Authorizer:
             RateLimited: too many failures of this address, or the key's quota is used up.
             AuditUnavailable: an administrative act cannot be logged.
         """
-        asks = {"request_id": request_id, "address": address, "act": act, "scope": scope}
+        asks: dict[str, object] = {"request_id": request_id, "address": address, "act": act, "scope": scope}
+        asks["object"] = without_secret(named)
         visit = Visit(clock=self._clock, address=address, audit=self._audit, audited=asks)
         try:
             self._admit(visit, scope, authorizations, api_keys, address=address, needs_key=needs_key)
@@ -81,8 +88,9 @@ class Authorizer:
             visit.note(decision="denied", rule=error.reason, key=visit.key.id if visit.key is not None else None)
             raise
         key = visit.key
-        if key is not None:
-            visit.audited = {**asks, "key": key.id, "tenant": key.tenant}
+        if is_administrative(scope, act):
+            asks["fence"] = self._fence() or None
+        visit.audited = asks if key is None else {**asks, "key": key.id, "tenant": key.tenant}
         if self._audit is not None and is_administrative(scope, act):
             await self._audit.require({**visit.audited, "decision": "allowed", "rule": scope})
         begin_visit(visit)

@@ -28,6 +28,7 @@ class RouteCache:
         self._skipped = SkippedRows(metrics.SKIPPED_ROWS)
         self.heard = False  # at least one whole table arrived
         self.table = scheduler_pb2.RouteTable()  # the last whole one
+        self.fence = 0  # of the scheduler that leads; 0: not known
         self.removed_nodes: frozenset[str] = frozenset()  # on which no answer may go on
         self.is_current = False  # the stream of tables is open
 
@@ -98,7 +99,7 @@ class RouteCache:
 
     def replace_all(self, table: scheduler_pb2.RouteTable) -> None:
         """Put the table of a scheduler in the place of the old one."""
-        self.table, self.heard = table, True
+        self.table, self.heard, self.fence = table, True, table.fence
         self.take(table)
 
     def take(self, table: scheduler_pb2.RouteTable) -> None:

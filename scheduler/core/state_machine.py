@@ -281,12 +281,15 @@ class SchedulerCore:
             known=self._table,
         )
         named = None if state.aliases is None else tuple(alias for _, alias in sorted(state.aliases.items()))
-        is_known = state.routes_version and named == state.routes_aliases and is_same_table(state.routes, routes)
+        fence = state.leadership.fence if state.leadership is not None else 0
+        about = named, fence
+        is_same = about == (state.routes_aliases, state.routes_fence) and is_same_table(state.routes, routes)
+        is_known = state.routes_version and is_same
         if not state.observed.was_seen or is_known:
             return []
-        state.routes, state.routes_aliases = routes, named
+        state.routes, state.routes_aliases, state.routes_fence = routes, named, fence
         state.routes_version += 1
-        return [PublishRoutes(version=state.routes_version, routes=routes, aliases=named)]
+        return [PublishRoutes(version=state.routes_version, routes=routes, aliases=named, fence=fence)]
 
 
 def wake_at_s(state: ClusterState, now_s: float) -> float | None:

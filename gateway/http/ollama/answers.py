@@ -146,7 +146,7 @@ class OllamaAnswers(Endpoints):
     async def _load_or_unload(self, exchange: Exchange, request: AnswerRequest, maker: ChunkMaker) -> None:
         if request.keep_alive_ms == 0:
             route = self.models.known_route(request.model)
-            exchange.record.model = route.model.name
+            exchange.record.found(route.model)
             await self.scheduler.unload_model(route.model.name)
             await exchange.respond_json(maker.loaded("unload"))
             return

@@ -104,14 +104,16 @@ class ModelStore(Endpoints):
         name = _new_name(body)
         check_visible(name)
         feed = self.service.work_feed(self.service.stores.pull(name, insecure=body.insecure), exchange.record)
-        await _tell(exchange, feed, stream=body.stream)
+        with self.models.changing(name, exchange.record):
+            await _tell(exchange, feed, stream=body.stream)
 
     async def create(self, exchange: Exchange) -> None:
         """POST /api/create."""
         body = validated(CreateBody, await exchange.json())
         request = await self._creation(body)
         feed = self.service.work_feed(self.service.stores.create(request), exchange.record)
-        await _tell(exchange, feed, stream=body.stream)
+        with self.models.changing(request.name, exchange.record):
+            await _tell(exchange, feed, stream=body.stream)
 
     async def copy(self, exchange: Exchange) -> None:
         """POST /api/copy."""
@@ -125,7 +127,8 @@ class ModelStore(Endpoints):
             route = self.models.known_route(body.source)
         except ModelNotFound as error:
             raise ModelNotFound(f'model "{body.source}" not found', param="source") from error
-        exchange.record.model = route.model.name
+        exchange.record.found(route.model)
+        exchange.record.changes["object"] = destination
         await self.service.whole(self.service.stores.copy(route, destination), exchange.record)
         await exchange.respond(200, b"", {})
 
@@ -133,7 +136,8 @@ class ModelStore(Endpoints):
         """DELETE /api/delete."""
         body = validated(DeleteBody, await exchange.json())
         route = self.models.stored_route(given_model(body.model or body.name))
-        exchange.record.model = route.model.name
+        exchange.record.found(route.model)
+        exchange.record.changes_replicas(route.replicas)
         await self.service.whole(self.service.stores.delete(route), exchange.record)
         await exchange.respond(200, b"", {})
 

@@ -70,7 +70,7 @@ class OllamaModels(Endpoints):
         name = given_model(body.model or body.name)
         route = self.models.known_route(name)
         check_usable(route.model)
-        exchange.record.model = route.model.name
+        exchange.record.found(route.model)
         flaw = await self.models.prompts.flaw_of(route.model)
         shown = _shown(route, self.models.template_of(route.model), flaw, body)
         if (alias := self.models.resolve(name)[1]) is not None:

@@ -92,7 +92,7 @@ class OpenAiModels(Endpoints):
     async def get(self, exchange: Exchange) -> None:
         """GET /v1/models/{id}; ids may contain slashes. The answer echoes the id as asked."""
         route = self.models.known_route(exchange.path_value)
-        exchange.record.model = route.model.name
+        exchange.record.found(route.model)
         if ANTHROPIC_VERSION in exchange.headers:
             await exchange.respond_json(_anthropic_object(route) | {"id": exchange.path_value})
             return

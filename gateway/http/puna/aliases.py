@@ -88,6 +88,7 @@ class Aliases(Endpoints):
         check_visible(body.model)
         target = parse_model_name(body.model).short
         route = self.models.routes.find(target)
+        exchange.record.changes["to"] = target
         stored = await self.scheduler.put_alias(name, route.model.name if route is not None else target)
         alias = Alias(name=stored.name, target=stored.target)
         await self._until(lambda known: known.get(parse_model_name(name).key) == alias)

@@ -77,6 +77,7 @@ class Chaos(Endpoints):
             raise PermissionDenied("this cluster is marked as production (PUNA_PRODUCTION) and takes no faults")
         if current_key() is None:
             raise PermissionDenied("faults need a key with the scope admin:cluster; this gateway asks for no keys")
+        exchange.record.changes = {"object": body.target, "fault": body.fault, "to": body.node}
         log.warning("fault.asked", fault=body.fault, node=body.node, target=body.target, duration_s=body.duration_s)
         async with self.service.work_feed(self._steps(body), exchange.record) as feed:
             await stream_ndjson(exchange, feed, _lines)

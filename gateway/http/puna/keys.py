@@ -108,6 +108,7 @@ class Keys(Endpoints):
         def check() -> None:
             check_room(key, made.store.all_keys(), made=len(made.store.records.made), now_unix_s=now_unix_s)
 
+        exchange.record.changes |= {"object": key.id, "owner": key.owner, "scopes": sorted(map(str, key.scopes))}
         await made.add(key, check)
         exchange.headers_out["cache-control"] = "no-store"
         await exchange.respond_json({"key": key_text(key_id, secret), **self._shown(key, {})})

@@ -162,6 +162,7 @@ class Placements(Endpoints):
         """
         body = validated(MoveBody, await exchange.json())
         log.info("model.move_asked", model=body.model, node=body.node)
+        exchange.record.changes["to"] = body.node
         load = self.models.load(body.model, keep_alive_ms=None, record=exchange.record, move_to=body.node)
         async with self.service.work_feed(_with_end(load), exchange.record) as feed:
             await stream_ndjson(exchange, feed, _load_lines)
@@ -169,13 +170,16 @@ class Placements(Endpoints):
     async def unload(self, exchange: Exchange) -> None:
         """POST /puna/v1/unload: have the replicas of a model stopped that no constraint keeps."""
         body = validated(UnloadBody, await exchange.json())
-        name = self.models.known_route(body.model).model.name
-        exchange.record.model = name
-        await exchange.respond_json({"model": name, "replicas": await self.scheduler.unload_model(name)})
+        route = self.models.known_route(body.model)
+        exchange.record.found(route.model)
+        exchange.record.changes_replicas(route.replicas)
+        replicas = await self.scheduler.unload_model(route.model.name)
+        await exchange.respond_json({"model": route.model.name, "replicas": replicas})
 
     async def clear_device(self, exchange: Exchange) -> None:
         """POST /puna/v1/devices/clear: have an excluded device tested again."""
         body = validated(ClearDeviceBody, await exchange.json())
+        exchange.record.changes["object"] = body.device
         answer = await self.scheduler.clear_device(body.device)
         await exchange.respond_json(cleared_device(answer))
 

@@ -87,7 +87,7 @@ class PromptExplanations(Endpoints):
         body = validated(TokenizeBody, await exchange.json())
         asked, think = prompt_of_body(body)
         route, prompt = await self.models.prompt(body.model, asked, think)
-        exchange.record.model = route.model.name
+        exchange.record.found(route.model)
         salt = cache_salt()
         prefixes = await beside_loop(prompt.size_bytes, lambda: name_prefixes(prompt.parts(), salt=salt))
         pool = self.service.inference.dispatcher.pool

@@ -61,6 +61,7 @@ class States(Endpoints):
     async def forget(self, exchange: Exchange) -> None:
         """POST /puna/v1/states/forget: one entry for each node; a node that failed has an error, and keeps them."""
         body = validated(ForgetBody, await exchange.json())
+        exchange.record.changes["object"] = body.tenant
         salt = self._salt(body.tenant)
         log.info("states.forget_asked", tenant=body.tenant)
         inventory = await self.scheduler.list_nodes()

@@ -95,6 +95,7 @@ class Edge:
             address=(exchange.scope.get("client") or ("", 0))[0],
             request_id=exchange.request_id,
             act=f"{route.method} {route.path}",
+            named=exchange.path_value,
             needs_key=route.needs_key,
         ):
             if exchange.record.work is not None:

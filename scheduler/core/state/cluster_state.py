@@ -181,6 +181,7 @@ class ClusterState:
     routes: tuple[ModelRoute, ...] = ()
     routes_version: int = 0
     routes_aliases: tuple[ModelAlias, ...] | None = None  # as published with them
+    routes_fence: int = 0  # likewise
     effects: list[Effect] = field(default_factory=list)
 
     def forget_desired(self, placement_id: str) -> None:

@@ -222,6 +222,7 @@ class PublishRoutes:
     version: int
     routes: tuple[ModelRoute, ...]
     aliases: tuple[ModelAlias, ...] | None = None  # by name; None: not known here, watchers keep theirs
+    fence: int = 0  # of the leadership; 0: there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

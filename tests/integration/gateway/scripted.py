@@ -301,6 +301,7 @@ class ScriptedScheduler(ScriptedOperations):
     knows_aliases: bool = True
     server: GrpcServer | None = None
     version: int = 0
+    fence: int = 0
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def start(self) -> None:
@@ -361,7 +362,8 @@ class ScriptedScheduler(ScriptedOperations):
                     await self._changed.wait()
                 sent = self.version
             routes = [self.route(name) for name in self.models]
-            yield scheduler_pb2.RouteTable(version=sent, routes=routes, aliases=self.alias_table())
+            aliases = self.alias_table()
+            yield scheduler_pb2.RouteTable(version=sent, routes=routes, aliases=aliases, fence=self.fence)
 
     async def UnloadModel(  # noqa: N802
         self, request: scheduler_pb2.UnloadModelRequest, context: Context

@@ -1,22 +1,32 @@
 """The audit log: what is in it, what never is, and what happens when it cannot be written."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from grpc import aio
 from typer.testing import CliRunner
 
 from cli.command_line import app
 from common.audit.chain import ChainBrokenError, check_chain
+from gateway.core.keys.keys import Scope
+from gateway.http.endpoint.router import Route
+from protos import inference_pb2_grpc, scheduler_pb2
 from tests.integration.gateway.conftest import Cluster
+from tests.integration.gateway.scripted import ScriptedScheduler
 from tests.integration.gateway.test_gateway_keys import CHAT, Keys, bearer, keys, start
+from tools.audit_table import administrative_routes
 
 __all__ = ["keys", "start"]  # fixtures
 ALIAS = "/puna/v1/aliases/second"
 CANARY = "canary-in-a-prompt"
 SCOPES = ("infer", "embed", "models:read", "metrics", "admin:cluster")
+EVERY_SCOPE = tuple(str(scope) for scope in Scope)
+DIGEST = "ab" * 32  # of the scripted model
+FENCE = 41
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -52,6 +62,45 @@ async def test_decisions_and_ends_are_in_it_and_no_text_of_anyone(
     assert not [one for one in (CANARY, admin, reader, admin.split("_")[2]) if one in text]
     assert path.stat().st_mode & 0o777 == 0o600
     assert check_chain(path.read_bytes().splitlines()) == 5
+
+
+async def test_acts_on_replicas_have_placement_fence_and_digest(
+    keys: Keys, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    path, key = tmp_path / "audit", keys.create(scopes=EVERY_SCOPE)
+    scheduler = ScriptedScheduler(fence=FENCE)
+    async with start(audit_log=str(path), scheduler=scheduler, warm=False) as cluster:
+        placement = [f"{cluster.runner.placement.placement_id}/{cluster.runner.placement.generation}"]
+        loaded = await cluster.http.post("/puna/v1/load", json={"model": "demo"}, headers=bearer(key))
+        assert loaded.status_code == 200
+        async with aio.insecure_channel(cluster.gateway.grpc_address) as channel:
+            unload = inference_pb2_grpc.InferenceStub(channel).UnloadModel
+            request = scheduler_pb2.UnloadModelRequest(model_name="demo")
+            await unload(request, metadata=(("authorization", f"Bearer {key}"),))
+        drained = await cluster.http.post("/puna/v1/nodes/node-1/drain", headers=bearer(key))
+        assert drained.status_code == 200
+    load, loaded_line, unload_line, unloaded, drain, _ = lines_of(path)
+    assert (load["act"], load["fence"], load["decision"]) == ("POST /puna/v1/load", FENCE, "allowed")
+    assert (loaded_line["digest"], loaded_line["placements"], loaded_line["fence"]) == (DIGEST, placement, FENCE)
+    assert (unload_line["act"], unload_line["object"]) == ("/puna.v1.Inference/UnloadModel", "demo")
+    assert (unloaded["digest"], unloaded["placements"], unloaded["status"]) == (DIGEST, placement, "OK")
+    assert (drain["object"], drain["fence"]) == ("node-1", FENCE)
+
+
+@pytest.mark.parametrize("route", administrative_routes(), ids=lambda route: f"{route.method} {route.path}")
+async def test_every_administrative_route_leaves_a_line_before_it_does_anything(
+    route: Route, keys: Keys, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    path, key = tmp_path / "audit", keys.create(scopes=EVERY_SCOPE)
+    named = re.sub(r"\{\w+\}", key, route.path)  # of a person who takes the key for its id
+    async with start(audit_log=str(path)) as cluster:
+        headers = bearer(key) | {"content-type": "application/json"}
+        await cluster.http.request(route.method, named, content=b"{}", headers=headers)
+    first, *_ = lines_of(path)
+    assert (first["act"], first["decision"]) == (f"{route.method} {route.path}", "allowed")
+    assert key.split("_")[2] not in path.read_text()
+    if named != route.path:
+        assert first["object"] == f"puna_{key.split('_')[1]}…"
 
 
 async def test_what_cannot_be_logged_is_not_done_and_answers_go_on(

@@ -79,9 +79,10 @@ async def test_routes_carry_a_models_template_once_and_whoever_comes_later_gets_
         board.see_inventory(laid.take(discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="n", models=[model])])))
 
     receive(full)
-    board.publish(PublishRoutes(version=1, routes=(ModelRoute(model=file, replicas=()),)))
+    board.publish(PublishRoutes(version=1, routes=(ModelRoute(model=file, replicas=()),), fence=7))
     first, late = board.watch(), board.watch()
-    assert (await anext(first)).routes[0].model == full
+    table = await anext(first)
+    assert (table.routes[0].model, table.fence) == (full, 7)
     receive(without_details(full))
     board.publish(PublishRoutes(version=2, routes=(ModelRoute(model=file, replicas=()),)))
     assert (await anext(first)).routes[0].model == without_details(full)

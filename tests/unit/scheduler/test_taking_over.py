@@ -6,7 +6,8 @@ import pytest
 
 from scheduler.core.reconcile import NODE_FORGOTTEN_S
 from scheduler.core.state.cluster_state import FORGOTTEN_MAX
-from scheduler.core.state.events import AliasPut, QueuesReported, TimePassed
+from scheduler.core.state.effects import PublishRoutes
+from scheduler.core.state.events import AliasPut, LeadershipGained, LeadershipLost, QueuesReported, TimePassed
 from scheduler.core.stopping.stopping import RECOVERY_S, order_stop
 from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.faults import Fault
@@ -101,6 +102,19 @@ def test_constraints_that_were_set_hold_for_the_next_leader() -> None:
     world.pass_time(400)
     world.settle()
     assert world.route("m:latest") == ["p1"]
+
+
+def test_gateways_hear_of_every_change_of_the_fence() -> None:
+    world = served()
+
+    def table(event: LeadershipGained | LeadershipLost) -> PublishRoutes:
+        (found,) = (one for one in world.core.handle(event, 1000.0) if isinstance(one, PublishRoutes))
+        return found
+
+    before = world.routes
+    assert table(LeadershipLost(why="no store")).fence == 0
+    again = table(LeadershipGained(fence=9, leader_id="other", desired=tuple(world.store.values())))
+    assert (again.fence, again.routes) == (9, before)
 
 
 def test_before_an_inventory_was_seen_nothing_is_missing() -> None:
