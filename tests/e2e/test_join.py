@@ -189,6 +189,12 @@ def test_a_machine_needs_its_token_once_and_is_renewed_while_it_runs(first: Firs
     taken = first.refusal(tmp_path / "second", "--token", first.token(), PUNA_NODE_ID="again")
     assert "there is a node again already; set another PUNA_NODE_ID on this machine" in taken
     assert not (tmp_path / "second" / "trust").exists()
+    lines = [json.loads(line) for line in (first.cluster.home / "audit.jsonl").read_text().splitlines()]
+    ended = {(one["act"], one["object"]) for one in lines if one.get("status") == "done"}
+    assert {("tokens.create", token.split(".")[2]), ("node.admit", "again"), ("trust.issue", "discovery")} <= ended
+    assert "trust.init" in {act for act, _ in ended}
+    own_lines = (home / "audit.jsonl").read_text().splitlines()
+    assert ("trust.join", "done") in {(one["act"], one.get("status")) for one in map(json.loads, own_lines)}
 
     early = Authority(first.trust, wall_unix_s=lambda: time.time() - DUE_S).issue(RoleName(Role.NODE, "again"))
     for path in early.iterdir():

@@ -48,6 +48,7 @@ SETTINGS: Mapping[str, type[Any]] = {
 }
 LISTENERS = ("HOST", "GRPC_HOST", "SCHEDULER_LISTEN", "DISCOVERY_LISTEN", "NODE_LISTEN", "TUNNEL_LISTEN", "JOIN_LISTEN")
 METRICS = "PUNA_METRICS_LISTEN"
+IMAGE = "deploy/Dockerfile"
 # What somebody may publish, and with which file.
 PUBLISHED = {
     MAIN: {"gateway": {11434, 11435}},
@@ -308,6 +309,21 @@ def test_the_image_has_the_directories_of_the_authority_so_that_volumes_have_the
     made = text_of("deploy/Dockerfile").partition("install -d")[2]
     for volume in services(MAIN)["trust"]["volumes"]:
         assert re.search(rf"\s{volume.partition(':/')[2]}[;\s]", made), volume
+
+
+def test_audit_logs_lie_on_volumes_whose_directory_the_image_gives_to_their_user() -> None:
+    logged = {}
+    for _, name, service in each(MAIN, *ADDITIONS):
+        if path := service.get("environment", {}).get("PUNA_AUDIT_LOG"):
+            targets = [volume.split(":") for volume in service["volumes"] if volume.count(":") == 1]
+            assert str(Path(path).parent) in [target for _, target in targets], name
+            logged[name] = str(Path(path).parent).lstrip("/"), service["user"].partition(":")[0]
+    assert logged.keys() == {"gateway", "discovery"}  # discovery with join.yml
+    owners = {"10002": "puna-gateway", "10005": "puna-trust"}
+    for directory, user in logged.values():
+        made = re.search(rf"install -d -o {owners[user]} -g \S+ -m 0750[^;]*\s{directory}[;\s]", text_of(IMAGE))
+        assert made, directory
+    assert services(MAIN)["trust"]["user"].startswith(logged["discovery"][1])  # whose commands write there, too
 
 
 def test_no_shipped_file_consents_to_plaintext_and_one_to_a_gateway_without_keys() -> None:

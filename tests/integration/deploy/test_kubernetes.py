@@ -312,6 +312,15 @@ def test_the_gateway_asks_for_keys_and_its_secret_is_mounted_where_it_looks() ->
     assert volume["secret"].get("optional") is not True
 
 
+@every_overlay
+def test_gateways_write_their_audit_log_to_a_volume(overlay: str) -> None:
+    gateway = next(pod for owner, pod in pods(_objects(overlay)) if owner == "Deployment gateway")
+    container = gateway["spec"]["containers"][0]
+    log = next(entry["value"] for entry in container["env"] if entry["name"] == "PUNA_AUDIT_LOG")
+    mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+    assert not mounts[str(Path(log).parent)].get("readOnly")
+
+
 @pytest.mark.parametrize(
     "component", sorted(path.parent.name for path in MANIFESTS.glob("components/*/kustomization.yaml"))
 )
