@@ -3,10 +3,10 @@
 Entered while there is one thread, because Landlock holds for the calling thread and for threads and processes that
 begin later. From then on the process gains no privileges, has none of root's, leaves no core file, signals nothing
 outside, reads its model's files and the system's libraries only, creates nothing but its own socket, and connects to
-nothing unless it uses lent devices or sends traces (with GPUs or traces it may connect to Unix sockets). Runners of a
-host of root are users of their own. Runners that serve nothing start no processes, and those that end soon have limits
-of processor time, memory and open files. A worker that only computes has no device, no socket and no program either.
-Kernels without Landlock give less; `puna doctor` reports it.
+nothing unless it uses lent devices or sends traces (with GPUs or traces it may connect to Unix sockets, and send
+datagrams). Runners of a host of root are users of their own. Runners that serve nothing start no processes, and those
+that end soon have limits of processor time, memory and open files. A worker that only computes has no device, no socket
+and no program either. Kernels without Landlock give less; `puna doctor` reports it.
 
 Source: Documentation/userspace-api/landlock.rst of Linux; for core files fs/coredump.c, core(5).
 """
@@ -17,7 +17,7 @@ import os
 import resource
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -48,17 +48,20 @@ _TASKS_MAX, _TASKS_PER_CORE = 256, 16
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same numbers on every architecture
 _ASK_VERSION, _PATH_BENEATH, _PORT = 1, 1, 2
 
-# What the kernel calls the processor, and its numbers of calls. io_uring could connect, too.
+_CALLS = ("io_uring_setup", "connect", "socket", "sendto", "sendmsg", "sendmmsg", "clone", "clone3", "fork", "vfork")
+# What the kernel calls the processor, and its numbers of calls; aarch64 lacks the last two.
 _MACHINES = {
-    "x86_64": (
-        0xC000003E,
-        {"io_uring_setup": 425, "connect": 42, "socket": 41, "fork": 57, "vfork": 58, "clone": 56, "clone3": 435},
-    ),
-    "aarch64": (0xC00000B7, {"io_uring_setup": 425, "connect": 203, "socket": 198, "clone": 220, "clone3": 435}),
+    "x86_64": (0xC000003E, dict(zip(_CALLS, (425, 42, 41, 44, 46, 307, 56, 435, 57, 58), strict=True))),
+    "aarch64": (0xC00000B7, dict(zip(_CALLS, (425, 203, 198, 206, 211, 269, 220, 435), strict=False))),
 }
-_CONNECTS, _PROCESSES = ("io_uring_setup", "connect"), ("fork", "vfork")
-_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_GREATER, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06  # of BPF
-_NUMBER, _MACHINE, _FIRST_ARGUMENT = 0, 4, 16  # places in struct seccomp_data
+_CONNECT, _PROCESSES = "connect", ("fork", "vfork")
+# Connections that Landlock does not see: of io_uring and of calls that send with MSG_FASTOPEN, whose flags are the
+# argument of this number, and of sockets of SMC and MPTCP, which fall back to TCP.
+_UNSEEN, _FLAGS = "io_uring_setup", {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
+_FAST_OPEN, _SMC, _MPTCP, _DATAGRAM, _TYPES = 0x20000000, 43, 262, 2, 0xF
+_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_GREATER, _JUMP_IF_SET, _AND, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x54, 0x06  # of BPF
+_NUMBER, _MACHINE, _ARGUMENTS = 0, 4, 16  # places in struct seccomp_data
+_Step = tuple[int, str | int, str | int, int]
 _REFUSE, _ALLOW = 0x00050000, 0x7FFF0000  # an errno is added to the first
 _X32_BIT = 0x3FFFFFFF
 _CLONE_THREAD = 0x10000
@@ -138,10 +141,9 @@ def confine(arguments: Sequence[str], limits: Limits) -> None:
         _lower(resource.RLIMIT_NPROC, _TASKS_MAX + _TASKS_PER_CORE * (os.cpu_count() or 1))
     _limit_use(limits, arguments, limits_memory=not (limits.opens_devices and has_gpus))
     _enter(library, own)
-    if not has_gpus:
-        connects = uses_lent_devices(arguments) or ports
-        processes = limits.starts_processes or (limits.opens_devices and any(_nodes(("dri",))))
-        _forbid_calls(library, () if connects else _CONNECTS, processes=processes)
+    connects = has_gpus or uses_lent_devices(arguments) or ports
+    processes = has_gpus or limits.starts_processes or (limits.opens_devices and any(_nodes(("dri",))))
+    _forbid_calls(library, () if connects else (_CONNECT,), processes=processes)
     files = (
         (own, _READ | _READ_FOLDER | _EXECUTE),
         (chain(_nodes(_DEVICES), [Path("/proc/self")]), _READ | _READ_FOLDER | _WRITE | _IOCTL),
@@ -161,7 +163,7 @@ def confine_worker(*, reads_libraries: bool = True) -> None:
     library = ctypes.CDLL(None)
     files = tuple(readable(())) if reads_libraries else ()
     _enter(library, files)
-    _forbid_calls(library, (*_CONNECTS, "socket"), processes=False)
+    _forbid_calls(library, (_CONNECT, "socket"), processes=False)
     _restrict(library, ((files, _READ | _READ_FOLDER),))
 
 
@@ -271,37 +273,49 @@ def _restrict(
     os.close(ruleset)
 
 
-def _forbid_calls(library: ctypes.CDLL, names: Iterable[str], *, processes: bool) -> None:
+def _forbid_calls(library: ctypes.CDLL, names: Collection[str], *, processes: bool) -> None:
     """Refuse calls, and unless it may start `processes` those that start one; threads may begin.
 
-    Landlock lets Unix sockets through. Drivers of GPUs connect.
+    Landlock lets Unix sockets through. Drivers of GPUs connect. A process that may not connect has no datagrams either.
     """
     if os.uname().machine not in _MACHINES:
         return
     machine, numbers = _MACHINES[os.uname().machine]
-    refused = [numbers[name] for name in (*names, *(() if processes else _PROCESSES)) if name in numbers]
-    steps: list[tuple[int, str, str, int]] = [
-        (_LOAD, "", "", _MACHINE),
-        (_JUMP_IF_EQUAL, "", "refuse", machine),
-        (_LOAD, "", "", _NUMBER),
-        (_JUMP_IF_GREATER, "refuse", "", _X32_BIT),
-        *((_JUMP_IF_EQUAL, "refuse", "", number) for number in refused),
+    refused = [numbers[name] for name in (_UNSEEN, *names, *(() if processes else _PROCESSES)) if name in numbers]
+    # Code, where to go on if it holds and if not (an end, or so many steps further), operand.
+    steps: list[_Step] = [
+        (_LOAD, 0, 0, _MACHINE),
+        (_JUMP_IF_EQUAL, 0, "refuse", machine),
+        (_LOAD, 0, 0, _NUMBER),
+        (_JUMP_IF_GREATER, "refuse", 0, _X32_BIT),
+        *((_JUMP_IF_EQUAL, "refuse", 0, number) for number in refused),
     ]
+    for name, flags in _FLAGS.items():
+        steps += _if_called(numbers[name], _load(flags), (_JUMP_IF_SET, "refuse", "allow", _FAST_OPEN))
+    kinds: list[_Step] = [_load(0), (_JUMP_IF_EQUAL, "refuse", 0, _SMC)]
+    if _CONNECT in names:
+        kinds += [_load(1), (_AND, 0, 0, _TYPES), (_JUMP_IF_EQUAL, "refuse", 0, _DATAGRAM)]
+    steps += _if_called(numbers["socket"], *kinds, _load(2), (_JUMP_IF_EQUAL, "refuse", "allow", _MPTCP))
     if not processes:
-        steps += [
-            (_JUMP_IF_EQUAL, "unknown", "", numbers["clone3"]),  # flags unseen; libraries then use `clone`
-            (_JUMP_IF_EQUAL, "", "allow", numbers["clone"]),
-            (_LOAD, "", "", _FIRST_ARGUMENT),
-            (_JUMP_IF_SET, "allow", "refuse", _CLONE_THREAD),
-        ]
+        steps.append((_JUMP_IF_EQUAL, "unknown", 0, numbers["clone3"]))  # flags unseen; libraries then use `clone`
+        steps += _if_called(numbers["clone"], _load(0), (_JUMP_IF_SET, "allow", "refuse", _CLONE_THREAD))
     ends = {"allow": _ALLOW, "refuse": _REFUSE | errno.EACCES, "unknown": _REFUSE | errno.ENOSYS}
     places = {name: len(steps) + place for place, name in enumerate(ends)}
     program = b"".join(
-        struct.pack("=HBBI", code, *(places[end] - place - 1 if end else 0 for end in (true, false)), number)
-        for place, (code, true, false, number) in enumerate(steps)
+        struct.pack("=HBBI", code, *(places[to] - at - 1 if isinstance(to, str) else to for to in (true, false)), value)
+        for at, (code, true, false, value) in enumerate(steps)
     ) + b"".join(struct.pack("=HBBI", _RETURN, 0, 0, end) for end in ends.values())
     content = ctypes.create_string_buffer(program, len(program))
     library.prctl(_SET_SECCOMP, _SECCOMP_FILTER, struct.pack("@HP", len(program) // 8, ctypes.addressof(content)))
+
+
+def _if_called(number: int, *steps: _Step) -> list[_Step]:
+    """Take steps for one call only; the last one of them ends."""
+    return [(_JUMP_IF_EQUAL, 0, len(steps), number), *steps]
+
+
+def _load(argument: int) -> _Step:
+    return _LOAD, 0, 0, _ARGUMENTS + 8 * argument
 
 
 def _allow(library: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:

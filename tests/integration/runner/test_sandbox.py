@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(
 # Runs when the first module of the mode's own is imported, or with the first request of a worker: the process is
 # confined by then.
 HOSTILE = """
-import ctypes, json, mmap, os, resource, signal, socket, sys
+import ctypes, json, mmap, os, resource, signal, socket, struct, sys
 
 def tried(act):
     try:
@@ -45,7 +45,17 @@ def tried(act):
 
 def connect(family, address):
     with socket.socket(family) as client:
-        client.settimeout(5)
+        client.settimeout(2)
+        client.connect(address)
+
+def open_fast(address):
+    with socket.socket() as client:  # one that waits: others begin to connect, and report another error
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 2, 0))
+        client.sendto(b"x", FAST_OPEN, address)
+
+def connect_mptcp(address):
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, MPTCP) as client:
+        client.settimeout(2)
         client.connect(address)
 
 def call(name, *words):
@@ -112,6 +122,7 @@ NUMBERS = {
     "aarch64": {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "pidfd_getfd": 438},
 }[os.uname().machine]
 PTRACE_SEIZE = 0x4206
+FAST_OPEN, MPTCP = 0x20000000, 262
 READ_FILES = 1 << 2  # of other users, where Landlock lets it
 MAP_NORESERVE = 0x4000
 
@@ -145,15 +156,17 @@ def attack():
         "memory": tried(take_memory),
         "processor time": tried(lambda: unlimit(resource.RLIMIT_CPU)),
         "open files": tried(take_files),
+        "datagram": tried(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)),
         **of_neighbour(wanted.get("neighbour") or os.getppid()),
     }
     for name, address in wanted["connects"].items():
         found[f"connect to {name}"] = tried(lambda: connect(socket.AF_INET, tuple(address)))
+        found[f"connect to {name} by fast open"] = tried(lambda: open_fast(tuple(address)))
+        found[f"connect to {name} by MPTCP"] = tried(lambda: connect_mptcp(tuple(address)))
     for name, path in wanted["others"].items():
         found[f"read {name}"] = tried(lambda: open(path, "rb").read(4))
         found[f"remove {name}"] = tried(lambda: os.unlink(path))
     if "is_worker" in wanted:
-        found["datagram"] = tried(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         found["program"] = tried(lambda: os.execv(sys.executable, ["python", "-c", ""]))
     write(2, b"ATTACK " + json.dumps(found).encode() + b"\\n")
     os._exit(0)
@@ -440,6 +453,33 @@ def check_refused(found: dict[str, str], what: str) -> None:
         for attempt in SIGNALS:
             found.pop(attempt)
     assert found == dict.fromkeys(found, _REFUSED)
+
+
+CONNECT_UNSEEN = """
+import json, sys
+found = {}
+with socket.create_server(("127.0.0.1", 0)) as server:
+    address = server.getsockname()
+    if sys.argv[1:]:
+        from common.sandbox.confinement import Limits, confine
+        confine(sys.argv[1:], Limits())
+    found["connect"] = tried(lambda: connect(socket.AF_INET, address))
+    found["fast open"] = tried(lambda: open_fast(address))
+    found["MPTCP"] = tried(lambda: connect_mptcp(address))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("words", [[], ["-m"], ["-m", "traces"]])
+def test_connections_that_landlock_does_not_see_are_refused(words: list[str]) -> None:
+    """Where a process may connect to a collector of traces, Landlock's rule of ports is all that is in the way."""
+    traces = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317"} if "traces" in words else {}
+    code = f"{HOSTILE.partition('wanted = ')[0]}\n{CONNECT_UNSEEN}"
+    environment = {"PATH": os.environ["PATH"], **traces}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == dict.fromkeys(("connect", "fast open", "MPTCP"), _REFUSED if words else "done")
 
 
 def test_what_is_tried_at_a_neighbour_succeeds_without_confinement() -> None:
