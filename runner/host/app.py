@@ -155,6 +155,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     finding = _begin_finding(devices)
     background = [
         models.watch(),
+        home.watch_logs(),
         supervisor.watch_removals(revocations),
         devices.watch(),
         watch_unused(store, clock),

@@ -1,5 +1,7 @@
 """The host's directory: its lock, the node's id, and its paths."""
 
+import asyncio
+import contextlib
 import errno
 import fcntl
 import os
@@ -9,11 +11,18 @@ from typing import Self
 from common.errors import StartupError
 from common.ids import random_id
 from common.paths import set_aside
+from common.telemetry.logs import get_logger
 from common.trust.roles import ID_PATTERN
 
 # sockaddr_un has 108 bytes with the final NUL.
 SOCKET_PATH_BYTES_MAX = 107
 LOGS_KEPT = 64
+# Code in a runner can print without end, and an honest one lives for months.
+LOG_BYTES_MAX = 64 * 2**20
+LOG_END_BYTES = 2**20  # of a log that is cut
+LOG_LOOK_S = 1.0
+
+log = get_logger()
 
 
 class HostHome:
@@ -89,6 +98,27 @@ class HostHome:
         logs = sorted(self.logs_directory.glob("runner-*.log"), key=lambda path: path.stat().st_mtime_ns)
         for path in logs[:-LOGS_KEPT]:
             path.unlink(missing_ok=True)
+
+    async def watch_logs(self) -> None:
+        """Cut logs that grow too long, for ever."""
+        while True:
+            await asyncio.to_thread(self.cut_logs)
+            await asyncio.sleep(LOG_LOOK_S)
+
+    def cut_logs(self) -> None:
+        """Keep only the end of each log of a runner that has grown too long. Runners append to them meanwhile."""
+        for path in self.logs_directory.glob("runner-*.log"):
+            with contextlib.suppress(OSError):
+                size_bytes = path.stat().st_size
+                if size_bytes <= LOG_BYTES_MAX:
+                    continue
+                with path.open("rb+") as file:
+                    file.seek(-LOG_END_BYTES, os.SEEK_END)
+                    end = file.read(LOG_END_BYTES)
+                    file.truncate(0)
+                with path.open("ab") as file:
+                    file.write(end)
+                log.warning("log.cut", path=str(path), size_bytes=size_bytes)
 
 
 def write_durably(path: Path, content: bytes) -> None:

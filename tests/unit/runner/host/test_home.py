@@ -1,11 +1,12 @@
 """The directory of a host."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from common.errors import StartupError
-from runner.host.home import LOGS_KEPT, HostHome, write_durably
+from runner.host.home import LOG_BYTES_MAX, LOG_END_BYTES, LOGS_KEPT, HostHome, write_durably
 
 
 def test_two_hosts_cannot_own_one_directory(tmp_path: Path) -> None:
@@ -56,3 +57,16 @@ def test_a_durable_write_replaces_and_leaves_nothing_beside(tmp_path: Path) -> N
     write_durably(path, b"new")
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_log_that_has_grown_too_long_keeps_its_end_and_its_runner_appends(tmp_path: Path) -> None:
+    with HostHome(tmp_path) as home, (home.logs_directory / "runner-p-1.log").open("ab", buffering=0) as log:
+        log.truncate(LOG_BYTES_MAX)
+        home.cut_logs()
+        assert log.seek(0, os.SEEK_END) == LOG_BYTES_MAX
+        log.write(b"the end\n")
+        home.cut_logs()
+        log.write(b"more\n")
+        path = home.logs_directory / "runner-p-1.log"
+        assert path.stat().st_size == LOG_END_BYTES + len(b"more\n")
+        assert path.read_bytes().endswith(b"\0the end\nmore\n")
