@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.attack import children, compose, inputs, supply, wires
+from tests.attack import children, compose, inputs, members, replaced, supply, wires
 from tests.attack.stage import ROOT, Attack, attack_all, staged
 from tests.e2e.container_image import ImageUnavailable
 from tests.e2e.docker_engine import EngineUnavailable
@@ -25,7 +25,7 @@ from tests.e2e.namespaces import missing
 CLUSTERS = {
     "up": (
         "puna up on two machines (network namespaces), mutual TLS, gateway published without keys",
-        (*wires.ATTACKS, *children.ATTACKS, *inputs.ATTACKS, *supply.ATTACKS),
+        (*wires.ATTACKS, *members.ATTACKS, *children.ATTACKS, *replaced.ATTACKS, *inputs.ATTACKS, *supply.ATTACKS),
     ),
     "compose": (compose.DESCRIPTION, compose.ATTACKS),
 }
@@ -47,6 +47,8 @@ def main() -> int:
             except (Missing, EngineUnavailable, ImageUnavailable) as error:
                 print(f"{cluster}: skipped: {error}")
                 skipped[cluster], found = str(error), {}
+            if options.before:
+                _explain(chosen, found, options.before)
         rows += list((_earlier(options, cluster) | found).values())
     after = [one["after"] for one in rows]
     report = {
@@ -81,6 +83,20 @@ def _options() -> argparse.Namespace:
 def _row(cluster: str, attack: Attack) -> dict[str, Any]:
     about = {"cluster": cluster, "attack": attack.name, "row": f"trust {attack.row}", "input": attack.input}
     return {**about, "before": None}
+
+
+def _explain(chosen: list[Attack], found: Rows, commit: str) -> None:
+    """Say why an older commit was not damaged, or not attacked."""
+    elsewhere = {one.name for one in CLUSTERS["up"][1]}
+    for attack in chosen:
+        if attack.name not in found:
+            continue
+        row = found[attack.name]
+        if row["before"] is None:
+            there = "; the row of `puna up` has the same attack" if attack.name in elsewhere else ""
+            row["before"] = {"damage": None, "seen": f"not attacked at {commit}: {compose.BEFORE}{there}"}
+        elif row["before"]["damage"] is False and attack.before:
+            row["before"]["seen"] += f" ({attack.before})"
 
 
 def _earlier(options: argparse.Namespace, cluster: str) -> Rows:

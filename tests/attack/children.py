@@ -1,10 +1,17 @@
 """Hostile code in processes that read model files: what it reaches of the machine and of the cluster (trust 3)."""
 
 import asyncio
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import llama_cpp
+
 from common.sandbox.confinement import NETWORK_VERSION, landlock_version
+from tests.attack import shared_object
 from tests.attack.stage import METADATA, Attack, NotRunnable, Outcome, Stage
 from tests.e2e.namespaces import DISCOVERY_PORT
 from tests.integration.runner.test_sandbox import SIGNALS, UNLIMITED, attacked, neighbour
@@ -15,11 +22,13 @@ MODES = ("inspect", "measure", "serve", "probe", "rpc")
 _REFUSED = "PermissionError"
 
 
-def _in_place_of(mode: str) -> Callable[[Stage], Awaitable[Outcome]]:
+def in_mode(attempt: Callable[[Stage, str], Outcome], mode: str) -> Callable[[Stage], Awaitable[Outcome]]:
+    """Return the act that tries something in a mode of the runner, on kernels that can confine it."""
+
     async def act(stage: Stage) -> Outcome:
         if landlock_version() < NETWORK_VERSION:
             raise NotRunnable(f"this kernel has Landlock {landlock_version()}, not {NETWORK_VERSION}")
-        return await asyncio.to_thread(_reach, stage, mode)
+        return await asyncio.to_thread(attempt, stage, mode)
 
     return act
 
@@ -47,6 +56,49 @@ def _reach(stage: Stage, mode: str) -> Outcome:
         )
     reached = [attempt for attempt, end in judged(found, mode) if end == "done"]
     return Outcome(bool(reached), f"reached: {', '.join(reached) or 'nothing'}")
+
+
+def _load(stage: Stage, mode: str) -> Outcome:
+    """Have the engine of a mode load a hostile backend module; first the same without confinement."""
+    home, code = stage.home(stage.first), stage.directory / "shared"
+    code.mkdir(exist_ok=True)
+    own, program = home / "models" / "demo.gguf", home / "program.copy"
+    shutil.copy("/bin/sh", program)
+    engine = Path(llama_cpp.__file__).parent / "lib" / "libllama.so"
+    with stage.canary(), neighbour() as pid:
+        targets = shared_object.Targets(
+            secrets={kind: str(path) for kind, path in _secrets(stage).items()},
+            code={
+                "the runner": str(stage.tree / "runner" / "__main__.py"),
+                "the engine": str(engine.resolve()),
+                "Python": os.__file__,
+            },
+            own=str(own),
+            new=str(home / "run" / "new.copy"),
+            connects={"discovery": (stage.first.address, DISCOVERY_PORT), "metadata": (METADATA, 80)},
+            unix=str(home / "run" / "redis.sock"),
+            program=str(program),
+            neighbour=pid,
+        )
+        built = shared_object.build(code / shared_object.NAME, targets)
+        (code / "sitecustomize.py").write_text(shared_object.LOADER.format(path=str(built)))
+        bare = _results(stage, code, ["-c", f"import ctypes; ctypes.CDLL({str(built)!r})"])
+        refused = shared_object.refused(bare)
+        assert not refused, f"refused without confinement, too: {refused} of {bare}"
+        Path(targets.new).unlink()
+        _secrets(stage)
+        found = _results(stage, code, arguments_of(mode, str(own), f"{home}/run"))
+    reached = shared_object.reached(found, mode, landlock=landlock_version())
+    return Outcome(bool(reached), f"{len(found)} attempts; reached: {', '.join(reached) or 'nothing'}")
+
+
+def _results(stage: Stage, code: Path, command: list[str]) -> dict[str, int]:
+    variables = {"PATH": os.environ["PATH"], "HOME": str(code), "PYTHONPATH": f"{code}:{stage.path}"}
+    command = [*stage.inside, sys.executable, *command]
+    done = subprocess.run(command, cwd=stage.tree, env=variables, capture_output=True, timeout=60, check=False)
+    found = shared_object.results_in(done.stderr.decode(errors="replace"))
+    assert found, f"it was not loaded: {done.stderr[-500:]!r}"
+    return found
 
 
 def arguments_of(mode: str, model: str, sockets: str) -> list[str]:
@@ -84,12 +136,11 @@ def _secrets(stage: Stage) -> dict[str, Path]:
     return copies
 
 
-ATTACKS = tuple(
-    Attack(
-        name=f"hostile code in `{mode}`",
-        row="3",
-        input="files of the node and cluster, Redis, discovery, 169.254.169.254, signals, /proc, processes, limits",
-        act=_in_place_of(mode),
-    )
-    for mode in MODES
+INPUT = "files of the node and cluster, Redis, discovery, 169.254.169.254, signals, /proc, processes, limits"
+ATTACKS = (
+    *(Attack(name=f"hostile code in `{mode}`", row="3", input=INPUT, act=in_mode(_reach, mode)) for mode in MODES),
+    *(
+        Attack(name=f"shared object loaded into `{mode}`", row="3", input=shared_object.INPUT, act=in_mode(_load, mode))
+        for mode in MODES
+    ),
 )

@@ -5,114 +5,41 @@ a file that says what is where: there the attacks are carried out.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from common.sandbox.confinement import NETWORK_VERSION, landlock_version
-from tests.attack import inputs, wires
-from tests.attack.children import MODES, arguments_of, judged
-from tests.attack.stage import METADATA, ROOT, Attack, NotRunnable, Outcome, Stage, attack_all
+from tests.attack import compose_children, inputs, members, wires
+from tests.attack.compose_stage import REGISTRY, ComposeStage, Place
+from tests.attack.stage import QUESTION, ROOT, Attack, Outcome, Stage, attack_all
 from tests.e2e.compose_cluster import (
     HOSTS,
     IMAGE,
     MODEL,
     ONE_EACH,
     PROJECT,
+    USERS,
     ComposeCluster,
     build_images,
     running_cluster,
 )
 from tests.e2e.docker_engine import running_engine
-from tests.integration.runner.test_sandbox import HOSTILE, WANTED, attempts_in
+from tests.waiting import next_look
 
 NETWORKS = ("edge", "control", "nodes", "monitoring")
 PORTS = (6379, 7601, 7602, 7603, 7604, 9090, 9100, 11434, 11435)
+BEFORE = "its project has none of the certificates, networks and users of Redis from which these attacks start"
+KEYLESS_PORT = 21434
 DESCRIPTION = "docker-compose.yml with keys, two hosts and Prometheus; the attacker has containers on its networks"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Containers of the project by service, and where they are in the engine's networks."""
-
-    socket: str
-    key: str
-    trust: str  # a copy of the authority's files: certificates that an attacker may hold are issued with it
-    own: str  # address of the attacker
-    host_network: str  # namespace of the first host's container
-    containers: dict[str, str]
-    addresses: dict[str, dict[str, str]]  # by service and network
-    passwords: dict[str, str]  # of Redis, by user
-
-
-@dataclass(kw_only=True)
-class ComposeStage(Stage):
-    """The running project, from the network of its hosts."""
-
-    place: Place
-    victim: str = HOSTS[0]
-    has_certificates: bool = True
-    tree: Path = ROOT
-    path: str = str(ROOT)
-
-    @property
-    def url(self) -> str:
-        return "http://gateway:11434"
-
-    @property
-    def discovery(self) -> str:
-        return "discovery:7601"
-
-    @property
-    def hosts(self) -> tuple[str, str]:
-        first, second = (f"{name}:7603" for name in HOSTS)
-        return first, second
-
-    @property
-    def trust(self) -> Path:
-        return Path(self.place.trust)
-
-    @property
-    def inside(self) -> list[str]:
-        return ["nsenter", f"--net={self.place.host_network}"]
-
-    def client(self) -> httpx.AsyncClient:
-        headers = {"authorization": f"Bearer {self.place.key}"}
-        return httpx.AsyncClient(base_url=self.url, timeout=60, trust_env=False, headers=headers)
-
-    def attacker_environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("PUNA_")}
-        return kept | {"PYTHONPATH": self.path, "PUNA_PLAINTEXT": "1"}
-
-    def docker(self, *words: str) -> str:
-        """Run the docker client as the machine's operator; return all that was printed."""
-        environment = {"PATH": os.environ["PATH"], "DOCKER_HOST": f"unix://{self.place.socket}"}
-        done = subprocess.run(
-            ["docker", *words], env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, f"{words[:2]}: {done.stderr[-2000:]}"
-        return done.stdout + done.stderr
-
-    def neighbour(self, network: str, code: str, *words: str) -> str:
-        """Run Python in a container of the attacker's on one network."""
-        run = ("run", "--rm", "--network", f"{PROJECT}_{network}", "--cap-drop", "ALL", "--entrypoint", "python", IMAGE)
-        return self.docker(*run, "-c", code, *words)
-
-    async def restart(self) -> None:
-        """Restart a damaged project."""
-        await asyncio.to_thread(self.docker, "restart", *self.place.containers.values())
-        for _ in range(20):
-            if await self.answers(10):
-                return
-        raise AssertionError("the project does not answer after its restart")
 
 
 CONNECT = """
@@ -209,98 +136,80 @@ async def use_redis(stage: Stage) -> Outcome:
     return Outcome(bool(obeyed), f"{len(obeyed)} of {tried} obeyed" + "".join(f"; {one}" for one in obeyed[:4]))
 
 
-# Secrets of a host's container: copies beside the originals, because an attack removes what it can.
-SECRETS = {
-    "fence": "/var/lib/puna/fence.json.copy",
-    "another model": "/usr/share/puna/models/other.copy",
-    "pepper": "/var/lib/puna/keys.pepper",
-    "key of the node": "/etc/puna/trust/tls.key",
-}
-PREPARE = """
-mkdir -p -m 0700 /tmp/code /tmp/run
-printf %s "$1" > /tmp/code/sitecustomize.py
-cp /usr/share/puna/models/demo.gguf /usr/share/puna/models/other.copy
-echo 17 > /var/lib/puna/fence.json.copy
-echo secret > /var/lib/puna/keys.pepper
+# A page in a browser of the machine: requests to a published port, one after the other.
+BROWSE = """
+import http.client, json, sys
+statuses = []
+for method, path, headers, body in json.loads(sys.argv[2]):
+    link = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=30)
+    link.putrequest(method, path, skip_host=True)
+    for name, value in (headers | {"content-length": str(len(body))}).items():
+        link.putheader(name, value)
+    link.endheaders(body.encode())
+    statuses.append(link.getresponse().status)
+    link.close()
+print(json.dumps(statuses))
 """
-LISTEN = (
-    "import signal, socket; s = socket.socket(socket.AF_UNIX); s.bind('/tmp/run/own.sock'); s.listen(); signal.pause()"
-)
-CLEAN = """
-rm -rf /tmp/code /tmp/run /usr/share/puna/models/other.copy /var/lib/puna/fence.json.copy /var/lib/puna/keys.pepper
-"""
-# What the code does without confinement, lest it is refused for another reason.
-BARE = ("read fence", "read another model", "read pepper", "read key of the node", "write", "unix", "signal",
-        "connect to discovery", "connect to scheduler", "connect to metadata")  # fmt: skip
 
 
-def _in_container(mode: str) -> Callable[[Stage], Awaitable[Outcome]]:
-    async def act(stage: Stage) -> Outcome:
-        assert isinstance(stage, ComposeStage)
-        if landlock_version() < NETWORK_VERSION:
-            raise NotRunnable(f"this kernel has Landlock {landlock_version()}, not {NETWORK_VERSION}")
-        return await asyncio.to_thread(_reach, stage, mode)
-
-    return act
-
-
-def _reach(stage: ComposeStage, mode: str) -> Outcome:
-    """Run hostile code in a process of the host's container: by itself first, then in a mode of the runner."""
-    with stage.canary():
-        try:
-            bare = _attempts(stage, ["-c", "import runner.probe"])
-            missing = [attempt for attempt in BARE if bare[attempt] != "done"]
-            assert not missing, f"refused without confinement, too: {missing} of {bare}"
-            found = _attempts(stage, arguments_of(mode, "/usr/share/puna/models/demo.gguf", "/tmp/run"))
-        finally:
-            stage.docker("exec", stage.place.containers["host"], "sh", "-c", CLEAN)
-    reached = [attempt for attempt, end in judged(found, mode) if end == "done"]
-    return Outcome(bool(reached), f"reached: {', '.join(reached) or 'nothing'}")
-
-
-def _attempts(stage: ComposeStage, command: Sequence[str]) -> dict[str, str]:
-    host, addresses = stage.place.containers["host"], stage.place.addresses
-    stage.docker("exec", host, "sh", "-ec", PREPARE, "-", HOSTILE)
-    stage.docker("exec", "--detach", host, "python", "-c", LISTEN)
-    stage.docker("exec", host, "sh", "-c", "until [ -S /tmp/run/own.sock ]; do sleep 0.1; done")
-    wanted = {
-        "own": "/usr/share/puna/models/demo.gguf",
-        "others": SECRETS,
-        "folder": "/var/lib/puna",
-        "new": "/var/lib/puna/new.copy",
-        "connects": {
-            "discovery": [addresses["discovery"]["nodes"], 7601],
-            "scheduler": [addresses["scheduler"]["nodes"], 7602],
-            "another host": [addresses[HOSTS[1]]["nodes"], 7603],
-            "redis": [addresses["redis"]["control"], 6379],
-            "metadata": [METADATA, 80],
-        },
-        "unix": "/tmp/run/own.sock",
+async def rebind_names_of_a_container(stage: Stage) -> Outcome:
+    """Requests of pages of others to a published port of a gateway without keys, which cannot see who is loopback."""
+    assert isinstance(stage, ComposeStage)
+    settings = {
+        "PUNA_HOST": "0.0.0.0:11434",
+        "PUNA_GRPC_HOST": "0.0.0.0:11435",
+        "PUNA_OPEN_GATEWAY": "127.0.0.1",  # as docker-compose.yml sets it
+        "PUNA_SCHEDULER_ADDRESS": "scheduler:7602",
+        "PUNA_DISCOVERY_ADDRESS": "discovery:7601",
+        "PUNA_TRUST": "/etc/puna/trust",
+        "PUNA_HOME": "/tmp/home",
     }
-    variables = {WANTED: json.dumps(wanted), "PYTHONPATH": "/tmp/code", "HOME": "/tmp/code"}
-    words = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
-    # A parent of its own to signal, as runners have their host.
-    in_shell = ("sh", "-c", '"$@"; rm -f /var/lib/puna/new.copy /tmp/run/own.sock', "-", "python", *command)
-    return attempts_in(stage.docker("exec", *words, host, *in_shell))
+    run = (
+        *("run", "--detach", "--rm", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--network"),
+        *(f"{PROJECT}_nodes", "--user", ":".join(map(str, USERS["gateway"]))),
+        *("--publish", f"127.0.0.1:{KEYLESS_PORT}:11434", "--volume", f"{PROJECT}_trust-gateway:/etc/puna/trust:ro"),
+        *(word for name, value in settings.items() for word in ("--env", f"{name}={value}")),
+    )
+    gateway = (await asyncio.to_thread(stage.docker, *run, IMAGE, "gateway")).split()[0]
+    own = f"localhost:{KEYLESS_PORT}"
+    try:
+        for _ in range(100):
+            with contextlib.suppress(AssertionError):
+                if await _browse(stage, [("GET", "/api/tags", {"host": own})]) == [httpx.codes.OK]:
+                    break
+            await next_look(0.3)
+        else:
+            raise AssertionError("the gateway does not answer under its own name")
+        requests = inputs.foreign_requests(own)
+        return inputs.let_in(requests, await _browse(stage, requests))
+    finally:
+        await asyncio.to_thread(stage.docker, "kill", gateway)
 
 
-_ELSEWHERE = (wires.look_for_control_plane, inputs.rebind_names, inputs.redirect_inside, inputs.refuse_at_registry,
-              inputs.announce_uploads)  # fmt: skip
+async def _browse(stage: ComposeStage, requests: Sequence[tuple[str, str, dict[str, str]]]) -> list[int]:
+    sent = json.dumps([(*one, json.dumps(QUESTION) if one[0] == "POST" else "") for one in requests])
+    command = ["nsenter", f"--net={stage.place.machine_network}", sys.executable, "-c", BROWSE, str(KEYLESS_PORT), sent]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-500:]
+    statuses: list[int] = json.loads(done.stdout)
+    return statuses
+
+
+# Crossing networks and a gateway without keys take their place; joining needs no cluster.
+_ELSEWHERE = (wires.look_for_control_plane, inputs.rebind_names, members.join_badly)
 ATTACKS = (
-    *(one for one in wires.ATTACKS if one.act not in _ELSEWHERE),
+    *(one for one in (*wires.ATTACKS, *members.ATTACKS) if one.act not in _ELSEWHERE),
     Attack(name="cross the networks of compose", row="1", input="TCP from each network", act=cross_networks),
     Attack(
         name="read metrics pages as a node", row="1", input="certificate `node/c`", act=read_metrics_as_a_node
     ),
     Attack(name="say more to Redis than its users may", row="1", input="passwords of both users", act=use_redis),
-    *(
-        Attack(
-            name=f"hostile code in `{mode}`", row="3", act=_in_container(mode),
-            input="files of the host's container, discovery, scheduler, Redis, 169.254.169.254, signals, /proc, limits",
-        )
-        for mode in MODES
-    ),
+    *compose_children.ATTACKS,
     *(one for one in inputs.ATTACKS if one.act not in _ELSEWHERE),
+    Attack(
+        name="names that were pointed to a published port", row="4", input=f"a gateway without keys; {inputs.FOREIGN}",
+        act=rebind_names_of_a_container,
+    ),
 )  # fmt: skip
 
 
@@ -313,7 +222,8 @@ def run(chosen: Sequence[Attack], found: dict[str, dict[str, Any]], directory: P
     with running_engine(directory / "engine") as engine:
         (directory / "image").mkdir()
         source = build_images(engine, directory / "image")
-        with running_cluster(engine, source, directory) as cluster:
+        registries = f"PUNA_REGISTRIES=http://{REGISTRY}\n"
+        with running_cluster(engine, source, directory, more_settings=registries) as cluster:
             # One host holds the demo model, so that the other one has room for models of attacks.
             wanted = ONE_EACH | {"replicas_min": 1, "replicas_max": 1}
             cluster.client.put(f"/puna/v1/placements/{MODEL}", json=wanted).raise_for_status()
@@ -325,7 +235,8 @@ def attacked(cluster: ComposeCluster, chosen: Sequence[Attack], directory: Path)
     """Attack a running project from a container beside its hosts; return the results by name."""
     engine = cluster.engine
     name = engine.docker(
-        *("run", "--detach", "--rm", "--network", f"{PROJECT}_nodes", "--entrypoint", "sleep", IMAGE, "3600")
+        *("run", "--detach", "--rm", "--network", f"{PROJECT}_nodes", "--network-alias", REGISTRY.partition(":")[0]),
+        *("--entrypoint", "sleep", IMAGE, "3600"),
     )
     try:
         own = json.loads(engine.docker("inspect", name))[0]["NetworkSettings"]
@@ -372,6 +283,7 @@ def _place(cluster: ComposeCluster, own: str, directory: Path) -> Place:
         trust=str(trust),
         own=own,
         host_network=_network(cluster.engine.pid, networks["host"]["SandboxKey"]),
+        machine_network=f"/proc/{cluster.engine.pid}/ns/net",
         containers={name: one["Id"] for name, one in described.items()},
         addresses={
             name: {

@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
 from protos import store_pb2
 from tests.attack.calls import converse, exchange
-from tests.attack.stage import METADATA, QUESTION, REGISTRY_PORT, ROOT, STORE_MIB, Act, Attack, Outcome, Stage
+from tests.attack.stage import METADATA, QUESTION, REGISTRY_PORT, ROOT, Act, Attack, Outcome, Stage
 from tests.integration.host import test_pull_hostile as hostile_registry
 from tests.integration.host.test_hostile_headers import HOSTILE as HEADERS
 from tests.unit.gateway.templates.test_template_worker import LOOP
@@ -28,12 +29,13 @@ NEIGHBOUR_S = 10.0
 PAUSE_S_MAX = 5.0  # bench/loop_lag.py measures the lag itself
 TEXT_BYTES = 8 * 2**20 - 4096
 HOSTS = ("evil.example", "evil.local", "evil.internal")
+FOREIGN = f"Host {', '.join(HOSTS)}; Sec-Fetch-Site: cross-site; another Origin"
 SPELLINGS = (
     *(METADATA, "2852039166", "0xa9fea9fe", "169.254.43518", f"[::ffff:{METADATA}]", "0.0.0.0"),
     *("127.0.0.1", "127.1", "2130706433", "[::ffff:127.0.0.1]", "localhost", "localhost."),
 )
 STATUSES = (401, 403, 500, 503)
-UPLOADS, UPLOAD_BYTES = 8, 300 * 2**20
+UPLOADS = 8
 HEADROOM_BYTES = 256 * 2**20
 
 
@@ -149,34 +151,59 @@ def _header(kind: str) -> Callable[[Stage], Awaitable[Outcome]]:
 
 async def announce_uploads(stage: Stage) -> Outcome:
     """Many uploads at once, each of which fits alone; damage is a promise of more room than there is."""
-    room = 2 * ((STORE_MIB * 2**20 - HEADROOM_BYTES) // UPLOAD_BYTES)
+    upload_bytes = int(0.6 * (await asyncio.to_thread(stage.store_free_bytes) - HEADROOM_BYTES))
+    room = len(stage.hosts)
+    gateway, key = urlsplit(stage.url), stage.client().headers.get("authorization", "")
     async with AsyncExitStack() as stack:
         waiting = []
         for number in range(UPLOADS):
-            reader, writer = await asyncio.open_connection(stage.first.address, 11434)
+            reader, writer = await asyncio.open_connection(gateway.hostname, gateway.port)
             stack.callback(writer.close)
-            head = f"POST /api/blobs/sha256:{number:064x} HTTP/1.1\r\nHost: {stage.first.address}\r\n"
-            writer.write(f"{head}Content-Length: {UPLOAD_BYTES}\r\n\r\n".encode() + b"x" * 65536)
+            head = f"POST /api/blobs/sha256:{number:064x} HTTP/1.1\r\nHost: {gateway.netloc}\r\n"
+            head += f"Authorization: {key}\r\n" if key else ""
+            writer.write(f"{head}Content-Length: {upload_bytes}\r\n\r\n".encode() + b"x" * 65536)
             waiting.append(asyncio.create_task(reader.readline()))
         done, taken = await asyncio.wait(waiting, timeout=6)
         for task in taken:
             task.cancel()
         statuses = sorted({task.result().decode()[9:12] for task in done})
-    return Outcome(len(taken) > room, f"{len(taken)} of {UPLOADS} taken, {room} fit; others: {statuses or 'none'}")
+    seen = f"{len(taken)} of {UPLOADS} of {upload_bytes >> 20} MiB taken, {room} fit; others: {statuses or 'none'}"
+    return Outcome(len(taken) > room, seen)
+
+
+def foreign_requests(own: str) -> list[tuple[str, str, dict[str, str]]]:
+    """Return method, path and headers of requests that pages of others make, under rebound names and with links.
+
+    `own`: host and port of the gateway, as a browser of its machine writes them.
+    """
+    paths = ("/api/tags", "/v1/models", "/puna/v1/nodes", "/metrics")
+    rebound = [("GET", path, {"host": f"{name}:11434"}) for name in HOSTS for path in paths]
+    rebound += [("POST", "/api/chat", {"host": f"{name}:11434", "origin": f"http://{name}:11434"}) for name in HOSTS]
+    embedded = {"host": own, "sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
+    sent = {"host": own, "origin": "http://evil.example", "content-type": "text/plain"}
+    return [*rebound, *(("GET", path, embedded) for path in paths), ("POST", "/api/chat", sent)]
+
+
+def let_in(requests: list[tuple[str, str, dict[str, str]]], statuses: list[int]) -> Outcome:
+    """Judge the statuses of foreign requests."""
+    passed = [
+        f"{method} {path} under {headers['host']}"
+        for (method, path, headers), status in zip(requests, statuses, strict=True)
+        if status == httpx.codes.OK
+    ]
+    return Outcome(bool(passed), f"{len(passed)} of {len(requests)} let in" + "".join(f"; {one}" for one in passed[:3]))
 
 
 async def rebind_names(stage: Stage) -> Outcome:
-    """Requests of a page whose name was pointed here."""
-    let_in = []
+    """Requests of pages of others: one whose name was pointed here, and one that embeds answers of this gateway."""
+    requests = foreign_requests(urlsplit(stage.url).netloc)
     async with stage.client() as client:
-        for name in HOSTS:
-            page = {"host": f"{name}:11434", "origin": f"http://{name}:11434"}
-            tried = [("GET", path) for path in ("/api/tags", "/v1/models", "/puna/v1/nodes", "/metrics")]
-            for method, path in (*tried, ("POST", "/api/chat")):
-                body, headers = (QUESTION, page) if method == "POST" else (None, {"host": page["host"]})
-                answer = await client.request(method, path, json=body, headers=headers)
-                let_in += [f"{method} {path} under {name}"] * (answer.status_code == httpx.codes.OK)
-    return Outcome(bool(let_in), f"{len(let_in)} of 15 let in" + "".join(f"; {one}" for one in let_in[:3]))
+        assert (await client.get("/api/tags")).status_code == httpx.codes.OK
+        statuses = []
+        for method, path, headers in requests:
+            body = json.dumps(QUESTION) if method == "POST" else None
+            statuses.append((await client.request(method, path, content=body, headers=headers)).status_code)
+    return let_in(requests, statuses)
 
 
 async def redirect_inside(stage: Stage) -> Outcome:
@@ -186,7 +213,7 @@ async def redirect_inside(stage: Stage) -> Outcome:
         async with stage.client() as client:
             for spelling in SPELLINGS:
                 server.respond = hostile_registry.redirecting_to(f"{spelling}:80")
-                body = {"model": f"{server.host}/team/model", "insecure": True, "stream": False}
+                body = {"model": f"{stage.registry}/team/model", "insecure": True, "stream": False}
                 await client.post("/api/pull", json=body)
         hits = len(re.findall("GET|HEAD", log.read_text())) - before
         assert server.asked
@@ -201,7 +228,7 @@ async def refuse_at_registry(stage: Stage) -> Outcome:
     with hostile_registry.scripted(address=stage.address, port=REGISTRY_PORT) as server:
         server.manifest = hostile_registry.manifest_with(*blobs.items())
         server.respond = partial(_blob, blobs)
-        name = f"{server.host}/team/model:latest"
+        name = f"{stage.registry}/team/model:latest"
         error = await _pull(stage, there, name)
         assert not error, error
         for status in STATUSES:
@@ -234,20 +261,37 @@ async def _pull(stage: Stage, host: str, name: str, *sources: str) -> str:
     return (await converse(host, "/puna.v1.ModelStore/Pull", request, stage.insider("gateway")))[1]
 
 
-def _of(row: str, name: str, said: str, act: Act, *, breaks: bool = False) -> Attack:
-    return Attack(name=name, row=row, input=said, act=act, breaks=breaks)
+def _of(row: str, name: str, said: str, act: Act, *, breaks: bool = False, before: str = "") -> Attack:
+    return Attack(name=name, row=row, input=said, act=act, breaks=breaks, before=before)
 
 
 ATTACKS = (
-    *(_of("4", f"hostile GGUF header: {kind}", "upload and create", _header(kind)) for kind in HEADERS),
-    _of("4", "names that were pointed here", ", ".join(HOSTS), rebind_names),
+    *(
+        _of("4", f"hostile GGUF header: {kind}", "upload and create", _header(kind), before="llama.cpp refused it")
+        for kind in HEADERS
+    ),
+    _of("4", "names that were pointed here", FOREIGN, rebind_names),
     _of("4", "redirects into the node", ", ".join(SPELLINGS), redirect_inside),
     _of("4", "registry that refuses", f"answers {STATUSES}", refuse_at_registry),
-    _of("4", "uploads of announced length", f"{UPLOADS} of {UPLOAD_BYTES} bytes", announce_uploads),
-    _of("4", "beginnings of control tokens", f"chat text of {TEXT_BYTES} bytes", send_control_tokens, breaks=True),
+    _of("4", "uploads of announced length", f"{UPLOADS} of 0.6 of the free space", announce_uploads),
+    _of(
+        "4",
+        "beginnings of control tokens",
+        f"chat text of {TEXT_BYTES} bytes",
+        send_control_tokens,
+        breaks=True,
+        before="the demo model has few control tokens; with 6,244 of them the loop stood for 312 s",
+    ),
     _of("4", "template that loops", "8 chats at once, again and again", loop_in_template, breaks=True),
     *(
-        _of("4", f"schema: {name}", f"format of {len(json.dumps(SCHEMAS[name]))} bytes", _schema(name), breaks=True)
+        _of(
+            "4",
+            f"schema: {name}",
+            f"format of {len(json.dumps(SCHEMAS[name]))} bytes",
+            _schema(name),
+            breaks=True,
+            before="it took its own request long, and others less than 10 s",
+        )
         for name in SCHEMAS
     ),
 )

@@ -37,7 +37,11 @@ QUESTION = {"model": "demo", "stream": False, "messages": [{"role": "user", "con
 
 
 class NotRunnable(Exception):
-    """An attack needs what this tree or machine lacks; the text says what."""
+    """An attack needs what this machine lacks; the text says what."""
+
+
+class NoSurface(NotRunnable):
+    """An attack is on something that this tree does not have; the text says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class Attack:
     input: str
     act: Act
     breaks: bool = False  # what it damages needs a new cluster
+    before: str = ""  # why older commits show no damage
 
 
 @dataclass(kw_only=True)
@@ -91,6 +96,15 @@ class Stage:
         return f"{self.first.address}:{HOST_PORT}", f"{self.second.address}:{HOST_PORT}"
 
     @property
+    def registry(self) -> str:
+        """Host and port under which nodes ask the attacker's registry."""
+        return f"{self.address}:{REGISTRY_PORT}"
+
+    def store_free_bytes(self) -> int:
+        """Return the free space of the first machine's models."""
+        return shutil.disk_usage(self.home(self.first) / "models").free
+
+    @property
     def inside(self) -> list[str]:
         """Command that runs another one in the network of the first machine."""
         return ["ip", "netns", "exec", self.first.namespace]
@@ -109,7 +123,7 @@ class Stage:
     def caller(self, role: str, **life: float) -> Caller:
         """Return the holder of a certificate of this cluster."""
         if not self.has_certificates:
-            raise NotRunnable("there are no certificates")
+            raise NoSurface("there are no certificates")
         directory = self.trust / role
         if not directory.exists() or life:
             directory = Authority(self.trust, **_clock(life)).issue(parse_role(role), **_life(life))
@@ -186,7 +200,7 @@ class Stage:
             "PYTHONPATH": self.path,
             "PUNA_NODE_ID": machine.name,
             "PUNA_CONTEXT_LENGTH": "1024",
-            "PUNA_REGISTRIES": f"http://{self.address}:{REGISTRY_PORT}",
+            "PUNA_REGISTRIES": f"http://{self.registry}",
             # The gateway is published without keys.
             ("PUNA_OPEN_GATEWAY" if self.has_certificates else "PUNA_INSECURE"): "1",
         }
@@ -276,6 +290,8 @@ async def attack_all(stage: Stage, chosen: Sequence[Attack], found: dict[str, di
             async with asyncio.timeout(DEADLINE_S):
                 outcome = await attack.act(stage)
             damage, seen = outcome.damage, outcome.seen
+        except NoSurface as error:
+            seen = f"no such surface: {error}"
         except NotRunnable as error:
             seen = f"not runnable: {error}"
         except Exception as error:  # noqa: BLE001  # an attack that fails in another way says so in its row

@@ -105,7 +105,7 @@ async def look_for_control_plane(stage: Stage) -> Outcome:
     return Outcome(bool(found), f"of Redis and scheduler listen: {found or 'none'}")
 
 
-def _report(stage: Stage, node_id: str) -> discovery_pb2.HostReport:
+def report_of(stage: Stage, node_id: str) -> discovery_pb2.HostReport:
     """Return a report that lacks nothing, of a host that is newer than the real one."""
     now_ms = int(time.time() * 1000) + 60_000
     report = discovery_pb2.HostReport(node_id=node_id, incarnation="evil", started_at_unix_ms=now_ms)
@@ -122,7 +122,7 @@ def _replaced(caller_role: str) -> Callable[[Stage], Awaitable[Outcome]]:
             stage.caller(caller_role)
         victim = stage.victim
         before = (await stage.node(victim)).incarnation
-        report = _report(stage, victim)
+        report = report_of(stage, victim)
         caller = stage.caller(caller_role) if caller_role else None
         channel, call, first = await open_stream(stage.discovery, REGISTER, report.SerializeToString(), caller)
         try:
@@ -169,7 +169,9 @@ async def read_prompts(stage: Stage) -> Outcome:
             with contextlib.suppress(httpx.HTTPError):
                 await client.post("/api/chat", json=QUESTION | {"messages": [{"role": "user", "content": CANARY}]})
         served = any("request.done" in path.read_text() for path in (own / "logs").glob("runner-*"))
-        return Outcome(served, "the attacker's runner got the prompt" if served else "no prompt came to the attacker")
+        emptied = not any(node.models for node in (await stage.inventory()).nodes if node.id != "x")
+        seen = "the attacker's runner got the prompt" if served else "no prompt came to the attacker"
+        return Outcome(served or emptied, f"{seen}; models of the nodes were {'deleted' if emptied else 'not deleted'}")
     finally:
         if host.returncode is None:
             host.terminate()
@@ -204,11 +206,11 @@ def _stop_with(role: str) -> Callable[[Stage], Awaitable[Outcome]]:
         sent = [
             await exchange(address, "/puna.v1.Host/Stop", POISON.SerializeToString(), caller) for address in stage.hosts
         ]
-        await stage.runner()
+        obeyed = await stage.answers(60)
         with contextlib.suppress(httpx.TimeoutException):
             async with stage.client() as client:
                 await client.post("/api/generate", json={"model": "demo", "keep_alive": 0}, timeout=20)
-        obeyed = await stage.answers(60)
+        obeyed = obeyed and await stage.answers(60)
         taken = any(answer.code is grpc.StatusCode.OK for answer in sent)
         seen = f"{sent[0].code.name} {sent[0].text[:80]}; the model loads again after an unload: {obeyed}"
         return Outcome(taken or not obeyed, seen)
@@ -218,7 +220,7 @@ def _stop_with(role: str) -> Callable[[Stage], Awaitable[Outcome]]:
 
 async def start_in_the_future(stage: Stage) -> Outcome:
     """Register with a start time that no later process can be newer than; then that process registers."""
-    report, caller = _report(stage, "c"), stage.insider("node/c")
+    report, caller = report_of(stage, "c"), stage.insider("node/c")
     now_ms, report.started_at_unix_ms = report.started_at_unix_ms - 60_000, FAR_FUTURE_MS
     channel, call, first = await open_stream(stage.discovery, REGISTER, report.SerializeToString(), caller)
     try:
@@ -246,7 +248,10 @@ ATTACKS = (
     Attack(
         name="call methods of other roles as a gateway", row="1", input="certificate `gateway`", act=call_as_gateway
     ),
-    Attack(name="reach scheduler and Redis", row="1", input="TCP", act=look_for_control_plane),
+    Attack(
+        name="reach scheduler and Redis", row="1", input="TCP", act=look_for_control_plane,
+        before="both listened on Unix sockets",
+    ),
     Attack(name="read metrics pages", row="1", input="GET /metrics", act=read_metrics),
     Attack(
         name="register as another node without a certificate",

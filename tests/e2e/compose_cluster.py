@@ -130,10 +130,10 @@ def make_keys(engine: Engine, source: Path) -> dict[str, str]:
     return keys
 
 
-def make_settings(source: Path) -> dict[str, str]:
+def make_settings(source: Path, more: str = "") -> dict[str, str]:
     """The project's settings, with a file of settings for every role."""
     own = source / "own-settings.env"
-    own.write_text(OWN_SETTINGS, encoding="utf-8")
+    own.write_text(OWN_SETTINGS + more, encoding="utf-8")
     return project_settings() | {"SETTINGS_FILE": str(own)}
 
 
@@ -216,7 +216,9 @@ class ComposeCluster:
 
 
 @contextmanager
-def running_cluster(engine: Engine, source: Path, sockets: Path) -> Iterator[ComposeCluster]:
+def running_cluster(
+    engine: Engine, source: Path, sockets: Path, *, more_settings: str = ""
+) -> Iterator[ComposeCluster]:
     """Start the project of a source, with a replica of the demo model on each host; remove it at the end."""
     keys = make_keys(engine, source)
     headers = {"authorization": f"Bearer {keys['operator']}"}
@@ -225,7 +227,8 @@ def running_cluster(engine: Engine, source: Path, sockets: Path) -> Iterator[Com
         httpx.Client(transport=transport, base_url="http://docker", timeout=SILENCE_S) as api,
         reach(engine, GATEWAY, sockets, headers=headers) as client,
     ):
-        started = ComposeCluster(engine=engine, source=source, client=client, api=api, settings=make_settings(source))
+        settings = make_settings(source, more_settings)
+        started = ComposeCluster(engine=engine, source=source, client=client, api=api, settings=settings)
         try:
             started.compose("up", "--detach", "--no-build", timeout_s=240.0)
             started.compose("up", "--detach", "--no-build", "prometheus")

@@ -12,15 +12,30 @@ from protos import store_pb2
 from tests.integration.host.store_node import Store, running_store, why_not
 from tests.integration.host.test_pull_hostile import CONFIG, Answer, Asked, manifest_with, part_of, scripted
 
+_INT32, _FLOAT32 = 5, 6  # types of values
 
-def with_number(name: bytes, value: int) -> Callable[[bytes], bytes]:
-    """Return the change of a 32-bit value."""
+
+def with_number(name: bytes, value: float, *, kind: int | None = None) -> Callable[[bytes], bytes]:
+    """Return the change of a 32-bit value, and of its type if that is given."""
 
     def change(content: bytes) -> bytes:
-        at = content.index(struct.pack("<Q", len(name)) + name) + 8 + len(name) + 4
-        return content[:at] + struct.pack("<I", value) + content[at + 4 :]
+        at = content.index(struct.pack("<Q", len(name)) + name) + 8 + len(name)
+        typed = content[at : at + 4] if kind is None else struct.pack("<I", kind)
+        number = struct.pack("<f" if kind == _FLOAT32 else "<i" if kind == _INT32 else "<I", value)
+        return content[:at] + typed + number + content[at + 8 :]
 
     return change
+
+
+def without_key_name(content: bytes) -> bytes:
+    """Return the file with an empty key in the place of the model's name; the text takes its bytes."""
+    name = b"general.name"
+    at = content.index(struct.pack("<Q", len(name)) + name)
+    text_at = at + 8 + len(name) + 4
+    (length,) = struct.unpack_from("<Q", content, text_at)
+    text_end = text_at + 8 + length
+    value = struct.pack("<IQ", 8, length + len(name)) + content[text_at + 8 : text_end] + b" " * len(name)
+    return content[:at] + struct.pack("<Q", 0) + value + content[text_end:]
 
 
 HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
@@ -29,7 +44,20 @@ HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         "tensor 'blk.0.attn_q.weight' is there twice",
     ),
     "a key with NUL": (lambda content: content.replace(b"general.name", b"general.n\0me", 1), "general.n\\x00me"),
+    "an empty key": (without_key_name, "key b'' is no name of printable ASCII characters"),
+    "a tensor with NUL": (
+        lambda content: content.replace(b"blk.0.attn_k.weight", b"blk.0.attn_k\0weight", 1),
+        "has no name of printable ASCII characters",
+    ),
     "no heads": (with_number(b"llama.attention.head_count", 0), "llama.attention.head_count is 0"),
+    "less than no heads": (
+        with_number(b"llama.attention.head_count", -1, kind=_INT32),
+        "head_count' must be from 0 to 65536, not -1",
+    ),
+    "a float for a count": (
+        with_number(b"llama.attention.head_count", 4.0, kind=_FLOAT32),
+        "head_count' must be a whole number, not a float",
+    ),
     "endless context": (
         with_number(b"llama.context_length", 2**32 - 1),
         "context_length' must be from 0 to 2147483647",
