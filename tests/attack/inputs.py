@@ -267,7 +267,7 @@ def _of(row: str, name: str, said: str, act: Act, *, breaks: bool = False, befor
 
 ATTACKS = (
     *(
-        _of("4", f"hostile GGUF header: {kind}", "upload and create", _header(kind), before="llama.cpp refused it")
+        _of("4", f"hostile GGUF header: {kind}", "upload and create", _header(kind), before="it was refused, too")
         for kind in HEADERS
     ),
     _of("4", "names that were pointed here", FOREIGN, rebind_names),

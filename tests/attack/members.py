@@ -125,7 +125,6 @@ async def _let_in(stage: Stage, caller: Caller) -> list[str]:
 
 async def report_absurd_numbers(stage: Stage) -> Outcome:
     """Register a node of the attacker's own whose numbers nothing can have; pages, lists and other users go on."""
-    stage.caller("node/c")
     report = report_of(stage, "g")
     report.facts.models_free_bytes = report.facts.models_total_bytes = _ENDLESS_BYTES
     device = report.devices.devices.add(id="CPU:g", name="CPU", total_bytes=_ENDLESS_BYTES, free_bytes=_ENDLESS_BYTES)
