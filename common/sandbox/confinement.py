@@ -3,10 +3,11 @@
 Entered while there is one thread, because Landlock holds for the calling thread and for threads and processes that
 begin later. From then on the process gains no privileges, has none of root's, leaves no core file, signals nothing
 outside, reads its model's files and the system's libraries only, creates nothing but its own socket, and connects to
-nothing unless it uses lent devices or sends traces (with GPUs or traces it may connect to Unix sockets, and send
-datagrams). Runners of a host of root are users of their own. Runners that serve nothing start no processes, and those
-that end soon have limits of processor time, memory and open files. A worker that only computes has no device, no socket
-and no program either. Kernels without Landlock give less; `puna doctor` reports it.
+nothing but the ports of its lent devices and of a collector of traces (with either, a runner that listens on a Unix
+socket may connect to such sockets, and so may all with GPUs). Runners of a host of root are users of their own. Runners
+that serve nothing start no processes, and those that end soon have limits of processor time, memory and open files. A
+worker that only computes has no device, no socket and no program either. Kernels without Landlock give
+less; `puna doctor` reports it.
 
 Source: Documentation/userspace-api/landlock.rst of Linux; for core files fs/coredump.c, core(5).
 """
@@ -14,12 +15,13 @@ Source: Documentation/userspace-api/landlock.rst of Linux; for core files fs/cor
 import ctypes
 import errno
 import os
+import re
 import resource
 import struct
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -48,20 +50,28 @@ _TASKS_MAX, _TASKS_PER_CORE = 256, 16
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same numbers on every architecture
 _ASK_VERSION, _PATH_BENEATH, _PORT = 1, 1, 2
 
-_CALLS = ("io_uring_setup", "connect", "socket", "sendto", "sendmsg", "sendmmsg", "clone", "clone3", "fork", "vfork")
-# What the kernel calls the processor, and its numbers of calls; aarch64 lacks the last two.
+# What the kernel calls the processor, and its numbers of calls.
 _MACHINES = {
-    "x86_64": (0xC000003E, dict(zip(_CALLS, (425, 42, 41, 44, 46, 307, 56, 435, 57, 58), strict=True))),
-    "aarch64": (0xC00000B7, dict(zip(_CALLS, (425, 203, 198, 206, 211, 269, 220, 435), strict=False))),
+    "x86_64": (
+        0xC000003E,
+        {"io_uring_setup": 425, "connect": 42, "socket": 41, "fork": 57, "vfork": 58, "clone": 56, "clone3": 435}
+        | {"sendto": 44, "sendmsg": 46, "sendmmsg": 307},
+    ),
+    "aarch64": (
+        0xC00000B7,
+        {"io_uring_setup": 425, "connect": 203, "socket": 198, "clone": 220, "clone3": 435}
+        | {"sendto": 206, "sendmsg": 211, "sendmmsg": 269},
+    ),
 }
-_CONNECT, _PROCESSES = "connect", ("fork", "vfork")
-# Connections that Landlock does not see: of io_uring and of calls that send with MSG_FASTOPEN, whose flags are the
-# argument of this number, and of sockets of SMC and MPTCP, which fall back to TCP.
-_UNSEEN, _FLAGS = "io_uring_setup", {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
-_FAST_OPEN, _SMC, _MPTCP, _DATAGRAM, _TYPES = 0x20000000, 43, 262, 2, 0xF
+_PROCESSES = ("fork", "vfork")
+# Landlock's rule for TCP does not see a connection that begins with its first data (MSG_FASTOPEN), io_uring sends
+# without these calls, and other protocols, such as MPTCP, reach listeners of TCP.
+_FLAGS_PLACES, _FAST_OPEN = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}, 0x20000000
+_UNIX, _IPV4, _IPV6, _NETLINK = 1, 2, 10, 16
+_STREAM, _DATAGRAM, _TYPE_BITS = 1, 2, 0xF
+_PROTOCOLS = (0, 6, 17)  # that of the type, TCP, UDP
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_GREATER, _JUMP_IF_SET, _AND, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x54, 0x06  # of BPF
-_NUMBER, _MACHINE, _ARGUMENTS = 0, 4, 16  # places in struct seccomp_data
-_Step = tuple[int, str | int, str | int, int]
+_NUMBER, _MACHINE, _FIRST_ARGUMENT, _ARGUMENT_SIZE = 0, 4, 16, 8  # places in struct seccomp_data
 _REFUSE, _ALLOW = 0x00050000, 0x7FFF0000  # an errno is added to the first
 _X32_BIT = 0x3FFFFFFF
 _CLONE_THREAD = 0x10000
@@ -107,6 +117,8 @@ _CARDS = ("nvidia*", "nvgpu", "nvhost*", "nvmap", "kfd", "dxg")
 _DEVICES = ("null", "zero", "full", "random", "urandom", *_CARDS, "dri", "shm")
 _COLLECTORS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _COLLECTOR_PORTS = (80, 443, 4317, 4318)
+# Ports: of an address, and of each lent device in the JSON of a layout.
+_AT_END, _IN_LAYOUT = re.compile(r".*:([0-9]{1,5})"), re.compile(r'"rpc_?[aA]ddress"\s*:\s*"[^"]*:([0-9]{1,5})"')
 _CUDA_CACHE = "~/.nv/ComputeCache"
 _USABLE = os.R_OK | os.W_OK
 
@@ -136,14 +148,17 @@ def confine(arguments: Sequence[str], limits: Limits) -> None:
         return
     library = ctypes.CDLL(None)
     own = tuple(readable(arguments))
-    has_gpus, ports = any(_nodes(_CARDS)), collector_ports()
+    has_gpus, ports = any(_nodes(_CARDS)), collector_ports() | lent_ports(arguments)
     if OWN_USER in arguments and _become_own_user(library, own, tuple(_socket_folders(arguments))):
         _lower(resource.RLIMIT_NPROC, _TASKS_MAX + _TASKS_PER_CORE * (os.cpu_count() or 1))
     _limit_use(limits, arguments, limits_memory=not (limits.opens_devices and has_gpus))
     _enter(library, own)
-    connects = has_gpus or uses_lent_devices(arguments) or ports
-    processes = has_gpus or limits.starts_processes or (limits.opens_devices and any(_nodes(("dri",))))
-    _forbid_calls(library, () if connects else (_CONNECT,), processes=processes)
+    _forbid_calls(
+        library,
+        () if ports or has_gpus else ("connect",),
+        processes=limits.starts_processes or has_gpus or (limits.opens_devices and any(_nodes(("dri",)))),
+        unix_sockets=has_gpus or any(_socket_folders(arguments)),
+    )
     files = (
         (own, _READ | _READ_FOLDER | _EXECUTE),
         (chain(_nodes(_DEVICES), [Path("/proc/self")]), _READ | _READ_FOLDER | _WRITE | _IOCTL),
@@ -152,7 +167,7 @@ def confine(arguments: Sequence[str], limits: Limits) -> None:
         (_socket_folders(arguments), _MAKE_SOCKET),
         (_caches(), _RIGHTS_LATEST),
     )
-    _restrict(library, files, ports, connects=uses_lent_devices(arguments))
+    _restrict(library, files, ports)
 
 
 def confine_worker(*, reads_libraries: bool = True) -> None:
@@ -163,7 +178,7 @@ def confine_worker(*, reads_libraries: bool = True) -> None:
     library = ctypes.CDLL(None)
     files = tuple(readable(())) if reads_libraries else ()
     _enter(library, files)
-    _forbid_calls(library, (_CONNECT, "socket"), processes=False)
+    _forbid_calls(library, ("connect", "socket"))
     _restrict(library, ((files, _READ | _READ_FOLDER),))
 
 
@@ -245,19 +260,13 @@ def _is_refused(path: Path) -> bool:
     return False
 
 
-def _restrict(
-    library: ctypes.CDLL,
-    files: Iterable[tuple[Iterable[Path], int]],
-    ports: Iterable[int] = (),
-    *,
-    connects: bool = False,
-) -> None:
-    """Take away all rights to files but these, and TCP connections but to these ports, unless it `connects`."""
+def _restrict(library: ctypes.CDLL, files: Iterable[tuple[Iterable[Path], int]], ports: Iterable[int] = ()) -> None:
+    """Take away all rights to files but these, and TCP connections but to these ports."""
     version = landlock_version()
     if not version:
         return
     rights = _RIGHTS.get(version, _RIGHTS_LATEST)
-    network = _CONNECT_TCP if version >= NETWORK_VERSION and not connects else 0
+    network = _CONNECT_TCP if version >= NETWORK_VERSION else 0
     fields = struct.pack("QQQ", rights, network, _SCOPES if version > 5 else 0)
     size = 8 if version < NETWORK_VERSION else 16 if version < 6 else 24
     ruleset = library.syscall(_CREATE, fields, ctypes.c_size_t(size), ctypes.c_uint32(0))
@@ -273,49 +282,71 @@ def _restrict(
     os.close(ruleset)
 
 
-def _forbid_calls(library: ctypes.CDLL, names: Collection[str], *, processes: bool) -> None:
+# Code, where to go on if true and if not (an end, or a number of steps to skip), and the number that is meant.
+_Step = tuple[int, str | int, str | int, int]
+
+
+def _forbid_calls(
+    library: ctypes.CDLL, names: Collection[str], *, processes: bool = False, unix_sockets: bool = False
+) -> None:
     """Refuse calls, and unless it may start `processes` those that start one; threads may begin.
 
-    Landlock lets Unix sockets through. Drivers of GPUs connect. A process that may not connect has no datagrams either.
+    Landlock lets Unix sockets through. Drivers of GPUs connect, and start programs.
     """
     if os.uname().machine not in _MACHINES:
         return
     machine, numbers = _MACHINES[os.uname().machine]
-    refused = [numbers[name] for name in (_UNSEEN, *names, *(() if processes else _PROCESSES)) if name in numbers]
-    # Code, where to go on if it holds and if not (an end, or so many steps further), operand.
+    refused = (*names, "io_uring_setup", *(() if processes else _PROCESSES))
     steps: list[_Step] = [
         (_LOAD, 0, 0, _MACHINE),
         (_JUMP_IF_EQUAL, 0, "refuse", machine),
         (_LOAD, 0, 0, _NUMBER),
         (_JUMP_IF_GREATER, "refuse", 0, _X32_BIT),
-        *((_JUMP_IF_EQUAL, "refuse", 0, number) for number in refused),
+        *((_JUMP_IF_EQUAL, "refuse", 0, numbers[name]) for name in refused if name in numbers),
+        *_of_call(numbers["socket"], _socket_steps(unix_sockets=unix_sockets, datagrams="connect" not in names)),
     ]
-    for name, flags in _FLAGS.items():
-        steps += _if_called(numbers[name], _load(flags), (_JUMP_IF_SET, "refuse", "allow", _FAST_OPEN))
-    kinds: list[_Step] = [_load(0), (_JUMP_IF_EQUAL, "refuse", 0, _SMC)]
-    if _CONNECT in names:
-        kinds += [_load(1), (_AND, 0, 0, _TYPES), (_JUMP_IF_EQUAL, "refuse", 0, _DATAGRAM)]
-    steps += _if_called(numbers["socket"], *kinds, _load(2), (_JUMP_IF_EQUAL, "refuse", "allow", _MPTCP))
+    for name, place in _FLAGS_PLACES.items():
+        steps += _of_call(numbers[name], [_argument(place), (_JUMP_IF_SET, "refuse", "allow", _FAST_OPEN)])
     if not processes:
-        steps.append((_JUMP_IF_EQUAL, "unknown", 0, numbers["clone3"]))  # flags unseen; libraries then use `clone`
-        steps += _if_called(numbers["clone"], _load(0), (_JUMP_IF_SET, "allow", "refuse", _CLONE_THREAD))
+        steps += [
+            (_JUMP_IF_EQUAL, "unknown", 0, numbers["clone3"]),  # flags unseen; libraries then use `clone`
+            *_of_call(numbers["clone"], [_argument(0), (_JUMP_IF_SET, "allow", "refuse", _CLONE_THREAD)]),
+        ]
     ends = {"allow": _ALLOW, "refuse": _REFUSE | errno.EACCES, "unknown": _REFUSE | errno.ENOSYS}
     places = {name: len(steps) + place for place, name in enumerate(ends)}
     program = b"".join(
-        struct.pack("=HBBI", code, *(places[to] - at - 1 if isinstance(to, str) else to for to in (true, false)), value)
-        for at, (code, true, false, value) in enumerate(steps)
+        struct.pack("=HBBI", code, *(places[end] - place - 1 if isinstance(end, str) else end for end in ways), number)
+        for place, (code, *ways, number) in enumerate(steps)
     ) + b"".join(struct.pack("=HBBI", _RETURN, 0, 0, end) for end in ends.values())
     content = ctypes.create_string_buffer(program, len(program))
     library.prctl(_SET_SECCOMP, _SECCOMP_FILTER, struct.pack("@HP", len(program) // 8, ctypes.addressof(content)))
 
 
-def _if_called(number: int, *steps: _Step) -> list[_Step]:
-    """Take steps for one call only; the last one of them ends."""
+def _of_call(number: int, steps: Sequence[_Step]) -> list[_Step]:
+    """Return steps that one call alone goes through; each way through them has an end."""
     return [(_JUMP_IF_EQUAL, 0, len(steps), number), *steps]
 
 
-def _load(argument: int) -> _Step:
-    return _LOAD, 0, 0, _ARGUMENTS + 8 * argument
+def _argument(place: int) -> _Step:
+    return (_LOAD, 0, 0, _FIRST_ARGUMENT + place * _ARGUMENT_SIZE)
+
+
+def _socket_steps(*, unix_sockets: bool, datagrams: bool) -> list[_Step]:
+    """Allow TCP, what libraries ask of the kernel (netlink), and `datagrams`, with which names are resolved."""
+    return [
+        _argument(0),
+        (_JUMP_IF_EQUAL, "allow" if unix_sockets else "refuse", 0, _UNIX),
+        (_JUMP_IF_EQUAL, "allow", 0, _NETLINK),
+        (_JUMP_IF_EQUAL, 1, 0, _IPV4),
+        (_JUMP_IF_EQUAL, 0, "refuse", _IPV6),
+        _argument(1),
+        (_AND, 0, 0, _TYPE_BITS),
+        (_JUMP_IF_EQUAL, 1, 0, _STREAM),
+        (_JUMP_IF_EQUAL, 0, "refuse", _DATAGRAM if datagrams else _STREAM),
+        _argument(2),
+        *((_JUMP_IF_EQUAL, "allow", 0, protocol) for protocol in _PROTOCOLS),
+        (_JUMP_IF_EQUAL, "refuse", "refuse", 0),
+    ]
 
 
 def _allow(library: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
@@ -370,9 +401,18 @@ def collector_ports() -> frozenset[int]:
     return frozenset(chain.from_iterable((port,) if port else _COLLECTOR_PORTS for port in ports))
 
 
-def uses_lent_devices(arguments: Iterable[str]) -> bool:
-    """Return True if the process connects to devices of other nodes."""
-    return any(text == "--rpc" or "rpcAddress" in text or "rpc_address" in text for text in arguments)
+def lent_ports(arguments: Sequence[str]) -> frozenset[int]:
+    """Return the ports of lent devices, from the values of `--rpc` and `--layout`."""
+    named = map(_AT_END.fullmatch, _values(arguments, "--rpc"))
+    in_layouts = chain.from_iterable(map(_IN_LAYOUT.finditer, _values(arguments, "--layout")))
+    return frozenset(int(found[1]) for found in chain(named, in_layouts) if found is not None)
+
+
+def _values(arguments: Sequence[str], option: str) -> Iterator[str]:
+    for word, next_word in zip_longest(arguments, arguments[1:], fillvalue=""):
+        name, separator, value = word.partition("=")
+        if name == option:
+            yield value if separator else next_word
 
 
 def _nodes(names: Iterable[str]) -> Iterator[Path]:

@@ -18,7 +18,8 @@ from tests.integration.runner.test_sandbox import SIGNALS, UNLIMITED, attacked, 
 
 # What a child needs for its work.
 ALLOWED = frozenset({"own file", "privileges", "core limit"})
-MODES = ("inspect", "measure", "serve", "probe", "rpc")
+LENT = "measure --rpc"  # with a lent device: it may connect to its port, and resolve names
+MODES = ("inspect", "measure", LENT, "serve", "probe", "rpc")
 _REFUSED = "PermissionError"
 
 
@@ -106,11 +107,12 @@ def arguments_of(mode: str, model: str, sockets: str) -> list[str]:
     arguments = {
         "inspect": [model],
         "measure": ["--model", model],
+        LENT: ["127.0.0.1:9", "--model", model],
         "serve": ["--model", model, "--listen", f"unix:{sockets}/evil.sock"],
         "probe": [],
         "rpc": ["--device", "CPU"],
     }
-    return ["-m", "runner", mode, *arguments[mode]]
+    return ["-m", "runner", *mode.split(), *arguments[mode]]
 
 
 def judged(found: dict[str, str], mode: str) -> list[tuple[str, str]]:
@@ -118,6 +120,7 @@ def judged(found: dict[str, str], mode: str) -> list[tuple[str, str]]:
     has_gained = found["privileges"] != "False"
     # Kernels before version 6 of Landlock cannot confine signals.
     allowed = ALLOWED | UNLIMITED.get(mode, set()) | (frozenset() if landlock_version() >= 6 else SIGNALS)
+    allowed |= {"datagram"} if mode == LENT else set()
     attempts = [(attempt, end) for attempt, end in found.items() if attempt not in allowed]
     return [*attempts, ("new privileges", "done" if has_gained else _REFUSED)]
 

@@ -19,9 +19,11 @@ import pytest
 
 from common.sandbox.confinement import NETWORK_VERSION, landlock_version, readable
 from common.sandbox.own_users import separation_fault
+from protos import cluster_pb2
 from runner.core.host.forks import FORKED_MODES
 from runner.engine.media.image_decoder import WORKER_PATH
 from runner.host.processes.children import run_child, runner_command
+from runner.host.runners.runner_spec import to_argument
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.pictures import image_file, picture
 from tests.integration.runner.processes import ROOT
@@ -118,9 +120,9 @@ def capabilities():
 
 library = ctypes.CDLL(None, use_errno=True)
 NUMBERS = {
-    "x86_64": {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "pidfd_getfd": 438},
-    "aarch64": {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "pidfd_getfd": 438},
-}[os.uname().machine]
+    "x86_64": {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311},
+    "aarch64": {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271},
+}[os.uname().machine] | {"pidfd_getfd": 438, "io_uring_setup": 425}
 PTRACE_SEIZE = 0x4206
 FAST_OPEN, MPTCP = 0x20000000, 262
 READ_FILES = 1 << 2  # of other users, where Landlock lets it
@@ -147,6 +149,8 @@ def attack():
         "write": tried(lambda: open(wanted["new"], "w")),
         "overwrite": tried(lambda: open(wanted["own"], "r+b")),
         "unix": tried(lambda: connect(socket.AF_UNIX, wanted["unix"])),
+        "datagram": tried(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)),
+        "io_uring": tried(lambda: call("io_uring_setup", 1, ctypes.addressof(ctypes.create_string_buffer(120)))),
         "signal": tried(lambda: os.kill(os.getppid(), 0)),
         "environment": tried(lambda: open(f"/proc/{os.getppid()}/environ").read()),
         "privileges": str(with_privileges or capabilities()),
@@ -156,7 +160,6 @@ def attack():
         "memory": tried(take_memory),
         "processor time": tried(lambda: unlimit(resource.RLIMIT_CPU)),
         "open files": tried(take_files),
-        "datagram": tried(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)),
         **of_neighbour(wanted.get("neighbour") or os.getppid()),
     }
     for name, address in wanted["connects"].items():
@@ -499,7 +502,7 @@ def runner_arguments(home: Path, model: Path) -> dict[str, list[str]]:
     return {
         "inspect": [str(model)],
         "measure": ["--model", str(model)],
-        "serve": ["--model", str(model), "--listen", f"unix:{home}/runner.sock"],
+        "serve": ["--model", str(model), "--listen", f"unix:{home}/runner.sock", "--name", "rpc_address"],
         "probe": [],
         "rpc": ["--device", "CPU"],
     }
@@ -533,6 +536,32 @@ async def test_hostile_code_in_a_forked_runner_reaches_no_more(
         found = attempts_in(done.last_line)
     if str(model) in words:
         assert found.pop("own file") == "done"
+    check_refused(found, mode)
+
+
+def lent_arguments(option: str, port: int) -> list[str]:
+    """Return the arguments that name a lent device at a port of this machine."""
+    address = f"127.0.0.1:{port}"
+    device = cluster_pb2.DeviceLayers(device_id="n/GPU", rpc_address=address)
+    return [option, address if option == "--rpc" else to_argument(cluster_pb2.Layout(devices=[device]))]
+
+
+@pytest.mark.parametrize(
+    ("mode", "option"), [("serve", "--layout"), ("measure", "--layout"), ("measure", "--rpc"), ("probe", "--rpc")]
+)
+def test_hostile_code_in_a_runner_with_a_lent_device_reaches_that_port_alone(
+    mode: str, option: str, zoo: Zoo, tmp_path: Path
+) -> None:
+    model = zoo("dense")
+    with surroundings(tmp_path) as (home, code, wanted), socket.create_server(("127.0.0.1", 0)) as lent:
+        wanted["connects"]["lent"] = lent.getsockname()
+        words = [*runner_arguments(home, model)[mode], *lent_arguments(option, lent.getsockname()[1])]
+        found = attacked(["-m", "runner", mode, *words], code, own=str(model), **wanted)  # with the host's user
+    if mode != "probe":
+        assert found.pop("own file") == "done"
+    assert found.pop("connect to lent") == found.pop("datagram") == "done"  # names are resolved with datagrams
+    if mode == "serve":  # it listens on one
+        assert found.pop("unix") == "done"
     check_refused(found, mode)
 
 
