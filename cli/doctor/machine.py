@@ -34,6 +34,7 @@ from cli.core.doctor.assessments import (
     assess_devices,
     assess_disk,
     assess_engine,
+    assess_filters,
     assess_open_files,
     assess_port,
     assess_sandbox,
@@ -46,7 +47,7 @@ from cli.core.server_address import DEFAULT_GRPC_PORT, DEFAULT_PORT, listen_addr
 from cli.settings import CliSettings
 from common.errors import BadModelFile
 from common.network import is_taken, listening_inodes, split_host_port
-from common.sandbox.confinement import landlock_version
+from common.sandbox.confinement import has_filters, landlock_version
 from common.sandbox.own_users import separation_fault
 from common.startup_error import StartupError
 from common.trust.authority import Authority
@@ -239,6 +240,7 @@ def inspect_limits() -> Iterator[Finding]:
     """Check the limits of this user."""
     yield assess_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield assess_sandbox(landlock_version())
+    yield assess_filters(has_filters=has_filters())
     yield assess_users(is_root=os.geteuid() == 0, fault=separation_fault())
 
 

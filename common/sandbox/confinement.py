@@ -6,8 +6,8 @@ outside, reads its model's files and the system's libraries only, creates nothin
 nothing but the ports of its lent devices and of a collector of traces (with either, a runner that listens on a Unix
 socket may connect to such sockets, and so may all with GPUs). Runners of a host of root are users of their own. Runners
 that serve nothing start no processes, and those that end soon have limits of processor time, memory and open files. A
-worker that only computes has no device, no socket and no program either. Kernels without Landlock give
-less; `puna doctor` reports it.
+worker that only computes has no device, no socket and no program either. Kernels without Landlock or seccomp filters
+give less; `puna doctor` reports it.
 
 Source: Documentation/userspace-api/landlock.rst of Linux; for core files fs/coredump.c, core(5).
 """
@@ -128,6 +128,14 @@ def landlock_version() -> int:
     if sys.platform != "linux":
         return 0
     return max(0, int(ctypes.CDLL(None).syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))))
+
+
+def has_filters() -> bool:
+    """Return True if the kernel takes a seccomp filter on this processor. It reads the given one first: EFAULT."""
+    if sys.platform != "linux" or os.uname().machine not in _MACHINES:
+        return False
+    library = ctypes.CDLL(None, use_errno=True)
+    return library.prctl(_SET_SECCOMP, _SECCOMP_FILTER, None) != 0 and ctypes.get_errno() == errno.EFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -171,6 +171,14 @@ def assess_sandbox(version: int) -> Finding:
     return warn("limits", text, "Linux 6.12 or later, with landlock among its modules (/sys/kernel/security/lsm)")
 
 
+def assess_filters(*, has_filters: bool) -> Finding:
+    """Check the kernel's means to refuse system calls to processes."""
+    if has_filters:
+        return ok("limits", "seccomp filters keep runners and workers from connections and new processes")
+    text = "the kernel has no seccomp filters: a hostile model file could make its runner connect or start processes"
+    return warn("limits", text, "a kernel with CONFIG_SECCOMP_FILTER, on x86_64 or aarch64")
+
+
 def assess_users(*, is_root: bool, fault: str) -> Finding:
     """Check whether each runner of a host of this user has a user of its own; `fault`: why it has not."""
     if not fault:

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from common.sandbox.confinement import NETWORK_VERSION, landlock_version, readable
+from common.sandbox import confinement
+from common.sandbox.confinement import NETWORK_VERSION, has_filters, landlock_version, readable
 from common.sandbox.own_users import separation_fault
 from protos import cluster_pb2
 from runner.core.host.forks import FORKED_MODES
@@ -272,6 +273,12 @@ def surroundings(tmp_path: Path) -> Iterator[tuple[Path, Path, dict[str, Any]]]:
             },
         )
     assert (home / "fence").read_text() == "17"
+
+
+def test_a_kernel_says_whether_it_takes_filters(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert has_filters()
+    monkeypatch.setattr(confinement, "_MACHINES", {})  # as on a processor that has no numbers of calls here
+    assert not has_filters()
 
 
 def test_models_below_the_systems_folders_are_not_readable() -> None:

@@ -13,6 +13,7 @@ from cli.core.doctor.assessments import (
     assess_devices,
     assess_disk,
     assess_engine,
+    assess_filters,
     assess_listed,
     assess_models,
     assess_nodes,
@@ -198,6 +199,9 @@ def test_a_kernel_that_cannot_confine_runners_is_a_warning() -> None:
     assert "no Landlock" in assess_sandbox(0).text
     assert "without rules for the network" in assess_sandbox(3).text
     assert "without rules for signals" in assess_sandbox(5).text
+    assert assess_filters(has_filters=True).level is Level.OK
+    lacking = assess_filters(has_filters=False)
+    assert (lacking.level, "no seccomp filters" in lacking.text) == (Level.WARN, True)
     assert assess_skew("c", 0.7).level is Level.OK
     assert assess_skew("c", -6.0).text == "c is 6.0 s behind"
     assert assess_skew("c", 61.0).level is Level.FAIL
