@@ -70,11 +70,14 @@ async def renew_certificates(trust: Path | None, acts: ActLog, warn: Callable[[s
 
     Not at once after a rotation: nodes on other machines have to know the authority before they meet it.
     """
-    while trust is not None and (authority := Authority(trust, acts=acts)).exists:
+    while trust is not None:
+        authority = Authority(trust, acts=acts)
         try:
+            if not authority.exists:
+                return
             if time.time() > authority.replaced_at_unix_s + SPREAD_S:
                 await asyncio.to_thread(authority.renew)
-        except StartupError as error:
+        except (StartupError, OSError) as error:
             warn(f"certificates are not renewed: {error}")
         await asyncio.sleep(_RENEWAL_INTERVAL_S)
 

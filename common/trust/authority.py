@@ -158,7 +158,9 @@ class Authority:
         path = self._path(name) / CERTIFICATE
         try:
             return read_facts(read_trusted(path))
-        except (OSError, BadCertificate) as error:
+        except OSError as error:
+            raise StartupError(f"{path}: {error.strerror}") from error
+        except BadCertificate as error:
             raise StartupError(f"{path}: {error}") from error
 
     def _path(self, name: RoleName) -> Path:
