@@ -242,7 +242,9 @@ def _open_keys(settings: GatewaySettings) -> KeyStore | None:
 
 def _open_redis(settings: GatewaySettings) -> KeyRedis | None:
     """Open the Redis of keys and quotas; without keys it is not used."""
-    return KeyRedis(settings.redis_url) if settings.redis_url and settings.api_keys_file else None
+    if not settings.redis_url or not settings.api_keys_file:
+        return None
+    return KeyRedis(settings.redis_url, any_version=settings.redis_any_version)
 
 
 def _make_edge(settings: GatewaySettings, service: Service, authorizer: Authorizer) -> Edge:

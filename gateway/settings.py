@@ -42,6 +42,8 @@ class GatewaySettings(PunaSettings):
     """Keys made through the API, and quotas and tenants' shares that gateways count together; empty: keys of the file
     alone, and the whole quota at each gateway. `rediss://` has TLS; `redis+sentinel://host:26379,host:26379/name/0`
     names sentinels. Parameters: `?password_file=FILE` (read for each connection), `ssl_ca_certs=FILE`."""
+    redis_any_version: bool = False
+    """A Redis whose version has a known hole (CVE-2025-49844) is used also over the network."""
     shared_cache: bool = False
     """Prompts that a runner holds serve every tenant, as they do without keys. A common beginning is then computed once
     for all, and the time to first token reveals to a tenant what others have sent."""

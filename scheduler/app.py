@@ -14,7 +14,7 @@ from common.ids import new_incarnation
 from common.metrics_page import serve_metrics
 from common.model_details import KeptDetails
 from common.network import reachable
-from common.redis.versions import is_vulnerable, server_version
+from common.redis.client import VulnerableServerError
 from common.telemetry.collector import Collector
 from common.telemetry.logs import get_logger
 from discovery.client import watch_changes
@@ -71,7 +71,7 @@ class SchedulerApp:
         board.read_speeds = lambda: ranked_speeds(self.core.state)
         board.read_drains = lambda: replicas_on_drained(self.core.state)
         board.read_crash_rows = lambda: shown_rows(self.core.state, clock.now_s())
-        self._store = RedisStore(settings.redis_url, clock)
+        self._store = RedisStore(settings.redis_url, clock, any_version=settings.redis_any_version)
         self._server: GrpcServer = bind_server(
             settings.scheduler_listen,
             register=lambda _: None,  # below: what the servicer needs knows the address
@@ -133,22 +133,14 @@ class SchedulerApp:
             await self._store.close()
 
     async def _check_redis(self) -> None:
-        """Refuse a server with a known hole; one that does not answer yet is not checked."""
+        """Refuse to start with a server that has a known hole; one that does not answer yet is checked later."""
         try:
-            info = await self._store.server_info()
-        except StoreUnavailableError as error:
-            log.info("redis.not_checked", error=str(error))
-            return
-        if not is_vulnerable(info):
-            return
-        url, version = self._settings.redis_url, server_version(info)
-        if not (url.startswith("unix:") or self._settings.redis_any_version):
+            await self._store.connect()
+        except VulnerableServerError as error:
             await self._store.close()
-            raise StartupError(
-                f"PUNA_REDIS_URL: {version} lets its clients run code in it (CVE-2025-49844); install a patched one, "
-                "or set PUNA_REDIS_ANY_VERSION=1 if its provider has mended it without a new version"
-            )
-        log.warning("redis.vulnerable", version=version, cve="CVE-2025-49844")
+            raise StartupError(f"PUNA_REDIS_URL: {error}") from error
+        except StoreUnavailableError:
+            pass  # leadership says so, again and again
 
     async def _watch_inventory(self) -> None:
         seen_at_s: dict[str, float] = {}

@@ -18,7 +18,7 @@ Records are JSON that only grows; unknown fields of a newer build are ignored.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ from redis.exceptions import RedisError
 from common.clock import Clock
 from common.errors import InvalidRequest, StaleFence, StartupError
 from common.fences import FENCE_AHEAD_MS_MAX
-from common.redis.client import open_redis
+from common.redis.client import VulnerableServerError, check_of, open_redis
 from common.spec import codecs
 from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
@@ -240,14 +240,15 @@ class LeaderLease:
 class RedisStore:
     """Owned by the scheduler's event loop. Methods raise `StoreUnavailableError`; none takes longer than a second."""
 
-    def __init__(self, url: str, clock: Clock) -> None:
-        """Prepare a client, which connects when first used.
+    def __init__(self, url: str, clock: Clock, *, any_version: bool = False) -> None:
+        """Prepare a client, which connects when first used. `any_version`: use also a server with a known hole.
 
         Raises:
             StartupError: the URL is none.
         """
+        check = check_of(url, any_version=any_version)
         try:
-            self._redis: Any = open_redis(url, timeout_s=COMMAND_TIMEOUT_S, connections_max=8)
+            self._redis: Any = open_redis(url, timeout_s=COMMAND_TIMEOUT_S, connections_max=8, check=check)
         except ValueError as error:
             raise StartupError(f"PUNA_REDIS_URL: {error}") from error
         self._clock = clock
@@ -260,10 +261,18 @@ class RedisStore:
         self._release = self._redis.register_script(RELEASE)
         self._write = self._redis.register_script(WRITE)
 
-    async def server_info(self) -> Mapping[str, Any]:
-        """Return the server's INFO about itself."""
-        info: Mapping[str, Any] = await self._ask("info", lambda: self._redis.info("server"))
-        return info
+    async def connect(self) -> None:
+        """Connect, which checks the server.
+
+        Raises:
+            VulnerableServerError: it is not to be used.
+        """
+        try:
+            await self._ask("ping", self._redis.ping)
+        except StoreUnavailableError as error:
+            if isinstance(error.__cause__, VulnerableServerError):
+                raise error.__cause__ from None
+            raise
 
     async def acquire(self, leader_id: str, *, high_water: int) -> LeaderLease:
         """Take or renew the lease."""

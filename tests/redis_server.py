@@ -1,6 +1,7 @@
 """A real redis-server of a test's own on a Unix socket, which can be killed and started again, empty or not."""
 
 import asyncio
+import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from redis.exceptions import RedisError
 from cli.cluster.plan import embedded_redis_server
 from common.redis.users import PASSWORD, USERS, write_users
 from common.trust.roles import Role
+from tests.ports import free_port
 from tests.waiting import Stopwatch, next_look
 
 _START_S_MAX = 30.0
@@ -86,3 +88,47 @@ async def redis_server() -> AsyncIterator[RedisServer]:
     finally:
         await server.kill()
         shutil.rmtree(directory)
+
+
+class OlderServer:
+    """The real server at another address; while `is_older`, it names a version that lacks a patch."""
+
+    def __init__(self, redis: RedisServer, url: str) -> None:
+        self.url = url
+        self.is_older = True
+        self._redis = redis
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    def drop_connections(self) -> None:
+        """As a failover does: the next connection may reach another server."""
+        for writer in self._writers:
+            writer.close()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, commands = await asyncio.open_unix_connection(self._redis.url.removeprefix("unix://"))
+        self._writers.add(writer)
+        await asyncio.gather(self._copy(reader, commands), self._copy(answers, writer), return_exceptions=True)
+        self._writers.discard(writer)
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while part := await reader.read(1 << 16):
+                named = b"valkey_version:8.1.3" if self.is_older else rb"\g<0>"
+                writer.write(re.sub(rb"valkey_version:\d\.\d\.\d", named, part))
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def older(redis: RedisServer, *, socket: Path | None = None) -> AsyncIterator[OlderServer]:
+    """Run one over TCP, or on a Unix socket."""
+    if socket is not None:
+        older_server = OlderServer(redis, f"unix://{socket}")
+        listener: asyncio.Server = await asyncio.start_unix_server(older_server.serve, socket)
+    else:
+        port = free_port()
+        older_server = OlderServer(redis, f"redis://127.0.0.1:{port}")
+        listener = await asyncio.start_server(older_server.serve, "127.0.0.1", port)
+    async with listener:
+        yield older_server
+        older_server.drop_connections()

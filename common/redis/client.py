@@ -1,7 +1,7 @@
-"""Opens Redis by its URL: one server, or the primary that sentinels name."""
+"""Opens Redis by its URL: one server, or the primary that sentinels name. Checks the server of each connection."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
@@ -12,21 +12,73 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
 
 from common.network import split_host_port
+from common.redis.versions import is_vulnerable, server_version
+from common.telemetry.logs import get_logger
+
+log = get_logger()
 
 SENTINEL_SCHEMES: Mapping[str, bool] = {"redis+sentinel": False, "rediss+sentinel": True}  # and whether they use TLS
 SENTINEL_PORT = 26379
 
 
-def open_redis(url: str, *, timeout_s: float, connections_max: int) -> Redis:
+class VulnerableServerError(RedisError):
+    """The server's version lets its clients run code in it. The caller's move: use another one."""
+
+
+@dataclass(slots=True)
+class ServerCheck:
+    """Check of the connections of one client; each server may be another one than that before."""
+
+    refuses: bool  # a vulnerable server is not used; else it is a warning
+    _logged: set[str] = field(default_factory=set)  # each text once
+
+    async def connected(self, connection: Any) -> None:
+        """Set up a new connection, and ask for the server's version; one that does not permit it is used.
+
+        Raises:
+            VulnerableServerError: the connection is not to be used.
+        """
+        await connection.on_connect()
+        await connection.send_command("INFO", "server", check_health=False)
+        try:
+            answer = str(await connection.read_response())
+        except ResponseError as error:  # rules of an earlier build; a service that has no such command
+            self._warn("redis.not_checked", str(error))
+            return
+        info = dict(line.split(":", 1) for line in answer.splitlines() if ":" in line)
+        if not is_vulnerable(info):
+            return
+        text = f"{server_version(info)} lets its clients run code in it (CVE-2025-49844)"
+        self._warn("redis.vulnerable", text)
+        if self.refuses:
+            raise VulnerableServerError(
+                f"{text}; install a patched one, "
+                "or set PUNA_REDIS_ANY_VERSION=1 if its provider has mended it without a new version"
+            )
+
+    def _warn(self, event: str, text: str) -> None:
+        if text not in self._logged:
+            self._logged.add(text)
+            log.warning(event, text=text, used=event == "redis.not_checked" or not self.refuses)
+
+
+def check_of(url: str, *, any_version: bool) -> ServerCheck:
+    """Return the check for a URL: only processes of this machine reach a Unix socket."""
+    return ServerCheck(refuses=not (url.startswith("unix:") or any_version))
+
+
+def open_redis(url: str, *, timeout_s: float, connections_max: int, check: ServerCheck | None = None) -> Redis:
     """Return a client that connects at its first command, returns text, and does not retry.
 
     `redis://host:6379/0`, `rediss://` with TLS and `unix:///path` name a server.
     `redis+sentinel://[user:password@]host:26379,host:26379/name/0` names sentinels and the set that they watch: every
     new connection goes to the server that is primary then; user and password are those of the servers.
     Parameters: `?ssl_ca_certs=FILE` names the authority of its certificate, `password_file=FILE` has the password of
-    the user in the URL, and is read for each connection. `timeout_s` is for connecting and for each command.
+    the user in the URL, and is read for each connection. `timeout_s` is for connecting and for each command. `check`
+    judges the server of each connection, but no sentinel.
 
     Raises:
         ValueError: not such a URL.
@@ -35,6 +87,7 @@ def open_redis(url: str, *, timeout_s: float, connections_max: int) -> Redis:
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
         "retry": Retry(NoBackoff(), 0),
+        "redis_connect_func": check.connected if check is not None else None,
     }
     parts = urlsplit(url)
     asked = dict(parse_qsl(parts.query))
@@ -90,7 +143,13 @@ def _open_set(url: str, options: Mapping[str, Any], connections_max: int, *, aut
     make_sentinel: Any = Sentinel  # its constructor is not typed
     sentinels = make_sentinel(
         [_address(host) for host in hosts.split(",")],
-        sentinel_kwargs={**options, **tls, "decode_responses": True, "credential_provider": None},
+        sentinel_kwargs={
+            **options,
+            **tls,
+            "decode_responses": True,
+            "credential_provider": None,
+            "redis_connect_func": None,
+        },
         **options,
         **secrets,
         **tls,

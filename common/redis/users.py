@@ -20,8 +20,8 @@ PASSWORD, USERS = "redis-password", "redis/users.acl"  # a file's name
 # Commands, and patterns of keys, also of those inside scripts, which run with the rights of their caller.
 RULES: Mapping[Role, tuple[str, str]] = {
     Role.GATEWAY: (
-        """del evalsha get hdel hget hgetall hincrby hset hsetnx pexpire script|load set time zadd zcard zrem
-        zremrangebyscore zscore""",
+        """del evalsha get hdel hget hgetall hincrby hset hsetnx info|server pexpire script|load set time zadd zcard
+        zrem zremrangebyscore zscore""",
         "~{puna-keys}:* ~{puna-quota:* ~{puna-shares}:reports",
     ),
     Role.SCHEDULER: ("del evalsha get hdel hget hgetall hset info|server pexpire script|load set time", "~{sched}:*"),

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from redis.exceptions import NoPermissionError, RedisError
 
 from common.errors import StartupError
-from common.redis.client import open_redis
+from common.redis.client import check_of, open_redis
 from common.telemetry.logs import get_logger
 from gateway import metrics
 from gateway.keys import key_scripts as scripts
@@ -68,14 +68,15 @@ class QuotaResult:
 class KeyRedis:
     """Lives on the event loop. Every method raises `KeyStoreUnavailableError`."""
 
-    def __init__(self, url: str) -> None:
-        """Connect at the first use.
+    def __init__(self, url: str, *, any_version: bool = False) -> None:
+        """Connect at the first use. `any_version`: use also a server with a known hole; else it counts as away.
 
         Raises:
             StartupError: the URL is none.
         """
+        options: Any = {"timeout_s": COMMAND_TIMEOUT_S, "connections_max": _CONNECTIONS_MAX}
         try:
-            self._redis: Any = open_redis(url, timeout_s=COMMAND_TIMEOUT_S, connections_max=_CONNECTIONS_MAX)
+            self._redis: Any = open_redis(url, **options, check=check_of(url, any_version=any_version))
         except ValueError as error:
             raise StartupError(f"PUNA_REDIS_URL: {error}") from error
         self._scripts = {

@@ -6,8 +6,7 @@ import os
 import sys
 
 from tests.attack.stage import Attack, Outcome, Stage
-from tests.integration.scheduler.test_scheduler_process import older
-from tests.redis_server import redis_server
+from tests.redis_server import older, redis_server
 from tests.waiting import next_look
 
 LED_WITHIN_S = 15.0
@@ -15,12 +14,12 @@ LED_WITHIN_S = 15.0
 
 async def offer_vulnerable_redis(stage: Stage) -> Outcome:
     """Let a scheduler use a Redis over TCP in which clients can run code."""
-    async with redis_server() as redis, older(redis) as url, redis.client() as client:
+    async with redis_server() as redis, older(redis) as server, redis.client() as client:
         settings = {
             "PYTHONPATH": stage.path,
             "PUNA_SCHEDULER_LISTEN": f"unix:{stage.directory}/s.sock",
             "PUNA_DISCOVERY_ADDRESS": f"unix:{stage.directory}/none.sock",
-            "PUNA_REDIS_URL": url,
+            "PUNA_REDIS_URL": server.url,
         }
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "scheduler"),

@@ -2,17 +2,14 @@
 
 import asyncio
 import os
-import re
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.redis_server import RedisServer
+from tests.redis_server import RedisServer, older
 from tests.waiting import next_look
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -54,27 +51,9 @@ async def test_a_port_that_is_taken_is_one_line_and_status_1() -> None:
     assert text == f"puna scheduler: {address} is already in use"
 
 
-@asynccontextmanager
-async def older(redis: RedisServer) -> AsyncIterator[str]:
-    """The real server over TCP; it names the version of an older one, which lacks a patch."""
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while part := await reader.read(1 << 16):
-            writer.write(re.sub(rb"valkey_version:\d\.\d\.\d", b"valkey_version:8.1.3", part))
-        writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answers, commands = await asyncio.open_unix_connection(redis.url.removeprefix("unix://"))
-        await asyncio.gather(copy(reader, commands), copy(answers, writer), return_exceptions=True)
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-
 async def test_a_redis_with_a_known_hole_is_refused_over_the_network(directory: Path, redis: RedisServer) -> None:
-    async with older(redis) as url:
-        settings = {"PUNA_SCHEDULER_LISTEN": f"unix:{directory}/s.sock", "PUNA_REDIS_URL": url}
+    async with older(redis) as server:
+        settings = {"PUNA_SCHEDULER_LISTEN": f"unix:{directory}/s.sock", "PUNA_REDIS_URL": server.url}
         status, text = await last_words(await start(**settings))
         assert status == 1
         assert text.startswith("puna scheduler: PUNA_REDIS_URL: Valkey 8.1.3 lets its clients run code in it")

@@ -15,7 +15,8 @@ from redis.exceptions import RedisError
 from cli.cluster.plan import embedded_redis_server
 from common.clock import SystemClock
 from common.errors import StartupError
-from common.redis.client import open_redis
+from common.redis import client as redis_client
+from common.redis.client import VulnerableServerError, open_redis
 from common.redis.users import PASSWORD, SERVERS, USERS
 from common.trust.roles import Role
 from scheduler.core.state.effects import SaveConstraints
@@ -169,6 +170,27 @@ async def test_the_scheduler_leads_on_after_the_primary_died_with_what_was_writt
         assert after.fence >= before.fence
         assert (await store.load_constraints())["demo:latest"].pinned
         assert await watched.primary() != old
+    finally:
+        await store.close()
+
+
+async def test_a_server_with_a_known_hole_is_refused_when_it_becomes_primary(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patched = str(watched.servers[0])
+    monkeypatch.setattr(redis_client, "is_vulnerable", lambda info: info["tcp_port"].strip() != patched)
+    store = RedisStore(watched.url, SystemClock())
+    try:
+        assert (await store.acquire("one", high_water=0)).is_mine
+        await watched.kill(watched.servers[0])
+        watch = Stopwatch()
+        while True:
+            with pytest.raises(StoreUnavailableError) as refused:
+                await store.acquire("one", high_water=0)
+            if isinstance(refused.value.__cause__, VulnerableServerError):
+                break
+            assert not watch.is_past(FAILOVER_S_MAX), "no other server was asked"
+            await next_look()
     finally:
         await store.close()
 
