@@ -14,12 +14,13 @@ Message = TypeVar("Message")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Pauses between streams: doubled from `first_s` to `max_s`, and from `first_s` again after a message."""
+    """Longest pauses between streams: doubled from `first_s` to `max_s`, and from `first_s` again after a message.
+
+    A pause is random up to that length, so that a restarted server does not meet all of its clients at once.
+    """
 
     first_s: float = 0.1
     max_s: float = 2.0
-    # Random pauses up to that length, so that a restarted server does not meet all of its clients in the same instant.
-    is_spread: bool = True
 
 
 async def watch(
@@ -53,5 +54,5 @@ async def watch(
             if is_connected:
                 on_connection(False)
         on_lost(error, failures)
-        await asyncio.sleep(random.uniform(0, pause_s) if backoff.is_spread else pause_s)
+        await asyncio.sleep(random.uniform(0, pause_s))
         pause_s = min(2 * pause_s, backoff.max_s)

@@ -30,7 +30,7 @@ from runner.client import RunnerClient
 
 log = get_logger()
 
-BACKOFF = Backoff(first_s=0.2, max_s=5.0, is_spread=False)
+BACKOFF = Backoff(first_s=0.2, max_s=5.0)
 # A runner reports every second. One that has been silent for so long may be stopped, so nothing new goes there.
 REPORT_AGE_S_MAX = 2.0
 # Interval of looking at ages of reports and silences of calls.

@@ -211,9 +211,31 @@ async def test_waiting_too_long_is_busy_too(start_cluster: StartCluster) -> None
     async with start_cluster(runner=ScriptedRunner(slots=1, before=hold), queue_wait_s=1.0) as cluster:
         running = asyncio.create_task(cluster.ollama.chat(model="demo", messages=QUESTION))
         await asyncio.wait_for(cluster.runner.started.wait(), 60)
-        assert (await openai_error(cluster)).code == "queue_full"
+        late = await asyncio.gather(*(openai_error(cluster) for _ in range(3)))
+        assert {error.code for error in late} == {"queue_full"}
         gate.set()
         assert (await running).done
+        assert (await cluster.ollama.chat(model="demo", messages=QUESTION)).done
+        assert len(cluster.runner.requests) == 2, "stale requests reached the runner"
+
+
+async def test_refused_clients_are_asked_to_come_back_at_different_times(start_cluster: StartCluster) -> None:
+    gate = asyncio.Event()
+
+    async def hold(_: ScriptedRunner) -> None:
+        await gate.wait()
+
+    async with start_cluster(runner=ScriptedRunner(slots=1, before=hold)) as cluster:
+        dispatcher = cluster.gateway.service.inference.dispatcher
+        asked = [asyncio.create_task(cluster.ollama.chat(model="demo", messages=QUESTION)) for _ in range(17)]
+        await eventually(lambda: sum(dispatcher.depths().values()) == 16)
+        refused = [await openai_error(cluster) for _ in range(20)]
+        retries_s = {int(error.response.headers["retry-after"]) for error in refused}
+        # Seventeen are ahead, each is expected to take a second: a fifth of that is the jitter.
+        assert retries_s <= set(range(14, 22))
+        assert len(retries_s) > 1
+        gate.set()
+        assert all(answer.done for answer in await asyncio.gather(*asked))
 
 
 async def test_the_deadline_of_a_request_is_504(start_cluster: StartCluster) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from common.closing import closing
 from common.errors import DeviceMemoryExhausted, ModelUnavailable, StaleFence
 from common.fences import fence_max
-from common.grpc.watch import Backoff, watch
+from common.grpc.watch import watch
 from common.spec import codecs
 from protos import cluster_pb2, discovery_pb2, host_pb2
 from runner.core.host.commands import Running, attaches, check_stop
@@ -22,7 +22,6 @@ from tests.simulation.cluster.runner_process import HUNG_AFTER_S, Pace, RunnerPr
 from tests.simulation.cluster.virtual_time import WALL_UNIX_S
 from tests.unit.scheduler.builders import counted
 
-RECONNECT = Backoff(is_spread=False)
 GIB = 1024**3
 PROCESS_BYTES = 256 * 1024**2  # of a runner, beside its model
 CACHE_BYTES_OF_SLOT = GIB // 16
@@ -272,7 +271,7 @@ class SimHost(Process):
 
     async def _report(self) -> None:
         """Stay registered at discovery."""
-        streams = watch(self._registration, on_lost=lambda _error, _failures: None, backoff=RECONNECT)
+        streams = watch(self._registration, on_lost=lambda _error, _failures: None)
         async with closing(streams) as acks:
             async for _ in acks:
                 pass

@@ -8,7 +8,7 @@ from typing import Any
 from common.clock import MS_PER_S
 from common.closing import closing
 from common.errors import ModelUnavailable, PunaError, StaleFence
-from common.grpc.watch import Backoff, watch
+from common.grpc.watch import watch
 from common.model_details import KeptDetails
 from common.seen_inventory import Laid
 from protos import discovery_pb2, runner_pb2, scheduler_pb2
@@ -34,7 +34,6 @@ from tests.simulation.cluster.runner_process import RunnerProcess
 
 LEASE_TTL_S = 5.0
 COMMAND_TIMEOUT_S = 0.5
-RECONNECT = Backoff(is_spread=False)
 INFO = runner_pb2.GetInfoRequest()
 
 
@@ -228,9 +227,7 @@ class SimScheduler(Process):
                 self._loop.post_soon(InventoryLost())
 
         laid, known_models = Laid(), 0
-        streams = watch(
-            self._inventories, on_lost=lambda _error, _failures: None, on_connection=connected, backoff=RECONNECT
-        )
+        streams = watch(self._inventories, on_lost=lambda _error, _failures: None, on_connection=connected)
         async with closing(streams) as messages:
             async for message in messages:
                 await self.awake()
@@ -290,7 +287,7 @@ class SimSchedulerClient:
         def lose(error: PunaError | None, _failures: int) -> None:
             self._preferred += error is not None
 
-        return watch(self._routes, on_lost=lose, on_connection=on_connection, backoff=RECONNECT)
+        return watch(self._routes, on_lost=lose, on_connection=on_connection)
 
     async def _routes(self) -> AsyncGenerator[scheduler_pb2.RouteTable, None]:
         server = self._server()

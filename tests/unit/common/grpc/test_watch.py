@@ -116,7 +116,7 @@ async def test_what_on_lost_raises_ends_the_watch(tmp_path: Path) -> None:
     await server.stop(0)
 
 
-async def test_pauses_double_up_to_the_longest_and_start_again_after_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_longest_pauses_double_and_start_again_after_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     streams = iter([False, False, False, True, False, False])
 
@@ -133,7 +133,36 @@ async def test_pauses_double_up_to_the_longest_and_start_again_after_a_message(m
             raise InternalError("enough")
 
     monkeypatch.setattr("common.grpc.watch.asyncio.sleep", sleep)
+    monkeypatch.setattr("common.grpc.watch.random.uniform", lambda _, longest: longest)
     with pytest.raises(InternalError, match="enough"):
-        async for _ in watch(stream, on_lost=lose, backoff=Backoff(first_s=1, max_s=3, is_spread=False)):
+        async for _ in watch(stream, on_lost=lose, backoff=Backoff(first_s=1, max_s=3)):
             pass
     assert pauses == [1, 2, 3, 1, 2]
+
+
+async def test_clients_of_a_restarted_server_come_back_spread_over_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    said: list[int] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def absent() -> AsyncGenerator[int, None]:
+        for number in said:
+            yield number
+        raise ModelUnavailable("gone")
+
+    def lose(_: PunaError | None, failures: int) -> None:
+        if failures == 7:  # the sixth pause is as long as they get
+            raise InternalError("enough")
+
+    monkeypatch.setattr("common.grpc.watch.asyncio.sleep", sleep)
+    last = []
+    for _ in range(200):
+        with pytest.raises(InternalError, match="enough"):
+            async for _ in watch(absent, on_lost=lose):
+                pass
+        last.append(pauses[-1])
+    assert 0 <= min(last) < max(last) <= 2.0
+    in_each_quarter = [sum(begin <= pause < begin + 0.5 for pause in last) for begin in (0.0, 0.5, 1.0, 1.5)]
+    assert min(in_each_quarter) >= 20, in_each_quarter
