@@ -9,6 +9,7 @@ import grpc
 
 from common.errors import StartupError
 from common.telemetry.logs import get_logger
+from common.telemetry.metrics import CONFIG_GENERATION
 
 log = get_logger()
 
@@ -73,6 +74,7 @@ class Certificate:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.chain_path, self.key_path)
         self.context.load_cert_chain(self.chain_path, self.key_path)
         self._pem, self._stamps = pem, stamps
+        CONFIG_GENERATION.labels(file="certificate").inc()
 
     def _look(self) -> tuple[Stamp, Stamp]:
         found = [path.stat() for path in (self.chain_path, self.key_path)]

@@ -16,6 +16,12 @@ LOOP_LAG = Histogram(
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
 )
 LOOP_TASKS = Gauge("puna_event_loop_tasks", "Tasks of the event loop: those of the service, and some per open request")
+CONFIG_GENERATION = Gauge(
+    "puna_config_generation",
+    "Times that a file of the configuration was read well, by file: keys, certificate, trust. Instead of a broken one "
+    "the last good one stays in use",
+    ["file"],
+)
 LOG_LINES_DROPPED = Counter(
     "puna_log_lines_dropped_total",
     "Log lines that were dropped because standard error could not be written: a full disk, a pipe that is not read",

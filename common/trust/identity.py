@@ -14,7 +14,7 @@ from typing import Protocol
 from common.paths import open_regular
 from common.startup_error import StartupError
 from common.telemetry.logs import get_logger
-from common.telemetry.metrics import CERTIFICATE_EXPIRES, CERTIFICATE_LATE
+from common.telemetry.metrics import CERTIFICATE_EXPIRES, CERTIFICATE_LATE, CONFIG_GENERATION
 from common.trust.certificates import BadCertificate, Facts, KeyPair, check_pair
 
 AUTHORITIES, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
@@ -110,7 +110,9 @@ class Identity:
     def _read(self) -> Material:
         authorities = read_trusted(self._directory / AUTHORITIES)
         pair = KeyPair(read_trusted(self._directory / CERTIFICATE), read_trusted(self._directory / KEY, secret=True))
-        return Material(check_pair(pair, authorities, now_unix_s=self._wall_unix_s()), authorities, pair)
+        material = Material(check_pair(pair, authorities, now_unix_s=self._wall_unix_s()), authorities, pair)
+        CONFIG_GENERATION.labels(file="trust").inc()
+        return material
 
 
 def read_trusted(path: Path, *, secret: bool = False, flags: int = 0) -> bytes:

@@ -15,6 +15,7 @@ from pathlib import Path
 from common.errors import StartupError
 from common.paths import replace_file
 from common.telemetry.logs import get_logger
+from common.telemetry.metrics import CONFIG_GENERATION
 from gateway.core.keys.key_file import read_keys
 from gateway.core.keys.key_records import KeyRecords, read_cache, write_cache
 from gateway.core.keys.keys import Key, KeyRing
@@ -93,6 +94,7 @@ class KeyStore:
             ring = read_ring(path)
         except (OSError, ValueError) as error:
             raise StartupError(f"PUNA_API_KEYS_FILE: {error}; `puna keys create` makes one") from error
+        CONFIG_GENERATION.labels(file="keys").inc()
         store = cls(path, ring, ring, stamp, KeyRecords(ring.pepper))
         store._read_cache()
         return store
@@ -120,6 +122,7 @@ class KeyStore:
         self._file = ring
         self._join()
         self._stamp = stamp
+        CONFIG_GENERATION.labels(file="keys").inc()
         log.info("keys.read", path=str(self.path), keys=len(self._file.keys))
 
     def is_in_file(self, key_id: str) -> bool:

@@ -16,6 +16,7 @@ import ollama
 import openai
 import pytest
 from grpc import aio
+from prometheus_client import REGISTRY
 
 from cli.commands.keys import create, revoke
 from common.errors import StartupError
@@ -203,9 +204,14 @@ async def _status_becomes(cluster: Cluster, key: str, status: int) -> bool:
     return True
 
 
+def keys_generation() -> float:
+    return REGISTRY.get_sample_value("puna_config_generation", {"file": "keys"}) or 0.0
+
+
 async def test_a_broken_file_keeps_the_last_keys_and_says_so(keys: Keys, start: Callable[..., Any]) -> None:
     key = keys.create()
     async with start() as cluster:
+        good, before = keys.path.read_text(encoding="utf-8"), keys_generation()
         keys.path.write_text("{", encoding="utf-8")
         said: list[str] = []
 
@@ -217,6 +223,10 @@ async def test_a_broken_file_keeps_the_last_keys_and_says_so(keys: Keys, start: 
         await eventually(was_said)
         assert (await cluster.http.get("/api/tags", headers=bearer(key))).status_code == 200
         assert (await cluster.http.get("/api/tags")).status_code == 401
+        assert keys_generation() == before
+        keys.path.write_text(good, encoding="utf-8")
+        await eventually(lambda: keys_generation() == before + 1)
+        assert (await cluster.http.get("/api/tags", headers=bearer(key))).status_code == 200
 
 
 async def test_the_body_of_who_may_not_ask_is_not_read(keys: Keys, start: Callable[..., Any]) -> None:
