@@ -1,11 +1,15 @@
 """Leadership, the loss of the store or of the leader, and that running replicas do not notice either."""
 
 import asyncio
+import json
 import os
+import shutil
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -20,6 +24,7 @@ from scheduler.client import SchedulerClient
 from scheduler.core.state.events import AliasesRead, LeadershipGained, LeadershipLost
 from scheduler.leadership import SELF_STOP_S, Leadership
 from scheduler.redis_store import RedisStore
+from tests.faults.skewed_clock import skewed_clock
 from tests.integration.scheduler.node_servicer import NodeAndDiscovery
 from tests.integration.scheduler.surroundings import Running, redis_server, scheduler, short_directory
 from tests.redis_server import RedisServer
@@ -146,18 +151,20 @@ async def test_an_orderly_end_hands_over_at_once(directory: Path, node: NodeAndD
 
 @asynccontextmanager
 async def scheduler_process(
-    directory: Path, redis: RedisServer, node: NodeAndDiscovery
+    directory: Path, redis: RedisServer, node: NodeAndDiscovery, **more: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A scheduler of its own, as `python -m scheduler` starts it."""
+    """A scheduler of its own, as `python -m scheduler` starts it; `more` is environment."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PUNA_")}
     environment |= {
         "PUNA_SCHEDULER_LISTEN": f"unix:{directory}/scheduler.sock",
         "PUNA_DISCOVERY_ADDRESS": node.address,
         "PUNA_REDIS_URL": redis.url_of(Role.SCHEDULER),
+        **more,
     }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "scheduler"), cwd=ROOT, env=environment, stderr=asyncio.subprocess.DEVNULL
-    )
+    with (directory / "scheduler.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "scheduler"), cwd=ROOT, env=environment, stderr=log
+        )
     try:
         yield process
     finally:
@@ -190,6 +197,42 @@ async def test_when_the_leader_dies_or_hangs_the_standby_acts_within_seconds(
                         await client.unload_model("m")
     assert node.stops == []
     assert sorted(start.placement.generation for start in node.starts) == [1, 1]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler for the slow clock")
+async def test_a_leader_whose_clock_is_slow_stops_itself_before_another_leads(
+    directory: Path, redis: RedisServer, node: NodeAndDiscovery
+) -> None:
+    clock = skewed_clock(directory, rate=1 / 1.4)
+    log = directory / "scheduler.log"
+
+    def seen(event: str) -> list[datetime]:
+        lines = [json.loads(line) for line in log.read_text().splitlines() if f'"{event}"' in line]
+        return [datetime.fromisoformat(line["timestamp"]) for line in lines]
+
+    async with scheduler_process(directory, redis, node, **clock):
+        await until(lambda: log.exists() and bool(seen("leadership.gained")), what="it leads")
+        gained_s = time.monotonic()
+        async with short_directory() as elsewhere, scheduler(elsewhere, redis.url, node) as standby:
+            state = standby.app.core.state
+            await until(lambda: "leads" in state.no_leader_why, what="the other is a standby")
+            async with redis.client() as client:  # the store refuses the leader, and it alone
+                await client.execute_command("ACL", "SETUSER", Role.SCHEDULER, "off")
+                await client.execute_command("CLIENT", "KILL", "USER", Role.SCHEDULER)
+            watch, happened = Stopwatch(), dict[str, float]()
+
+            def have_changed() -> bool:
+                if seen("leadership.lost"):
+                    happened.setdefault("stopped", watch.wall_s)
+                    happened.setdefault("term", time.monotonic() - gained_s)
+                if state.leadership is not None:
+                    happened.setdefault("led", watch.wall_s)
+                return len(happened) == 3
+
+            await until(have_changed, what="the slow leader stops itself and the standby leads")
+    shown_s = (seen("leadership.lost")[0] - seen("leadership.gained")[0]).total_seconds()
+    assert shown_s == pytest.approx(happened["term"] / 1.4, rel=0.1), "its clock is not slow"
+    watch.assert_within(happened["led"], "the end of the slow leader's term", took_s=happened["stopped"])
 
 
 class StoppedClock(SystemClock):
