@@ -7,8 +7,8 @@ import asyncio
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from itertools import product
 from pathlib import Path
 
@@ -41,12 +41,24 @@ SERVICES = ("redis", "discovery", "scheduler-0", "gateway-0", "host-a", "host-b"
 
 
 class Cut:
-    """One cut link. Verified by the packets that its rules counted."""
+    """Rules of iptables, each in a namespace. Verified by the packets that they counted."""
 
-    def __init__(self, rig: Rig, link: tuple[str, str], way: str, kind: tuple[str, ...]) -> None:
+    def __init__(self, rules: Sequence[tuple[str, tuple[str, ...]]]) -> None:
+        """`rules`: a namespace each, and what follows the words that insert it; the first is its chain."""
+        self._rules = rules
+
+    @classmethod
+    def of_link(cls, rig: Rig, link: tuple[str, str], way: str, kind: tuple[str, ...]) -> "Cut":
+        """Cut the link between two services."""
         here, there = (rig.services[name].place for name in link)
         ways = {"there": [(here, there)], "back": [(there, here)], "both": [(here, there), (there, here)]}
-        self._rules = [(sender.namespace, ("OUTPUT", "-d", other.address, *kind)) for sender, other in ways[way]]
+        return cls([(sender.namespace, ("OUTPUT", "-d", other.address, *kind)) for sender, other in ways[way]])
+
+    @classmethod
+    def of_machine(cls, place: Place) -> "Cut":
+        """Pull the cable of a machine: nothing is said any more, and nothing is reset."""
+        cable = [("OUTPUT", "-o", "eth0", "-j", "DROP"), ("INPUT", "-i", "eth0", "-j", "DROP")]
+        return cls([(place.namespace, rule) for rule in cable])
 
     def inject(self) -> None:
         for namespace, rule in self._rules:
@@ -55,8 +67,8 @@ class Cut:
     def packets(self) -> int:
         """Packets that did not pass."""
         counted = 0
-        for namespace, _ in self._rules:
-            lines = _iptables(namespace, "-nvxL", "OUTPUT").splitlines()[2:]
+        for namespace, (chain, *_) in self._rules:
+            lines = _iptables(namespace, "-nvxL", chain).splitlines()[2:]
             counted += sum(int(line.split()[0]) for line in lines)
         return counted
 
@@ -70,15 +82,23 @@ def _iptables(namespace: str, *words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
-    async with AsyncExitStack() as stack:
+@contextmanager
+def machine_each(services: Sequence[str]) -> Iterator[dict[str, Place]]:
+    """Give each service a network namespace on one bridge."""
+    with ExitStack() as stack:
         mine = free_number("network", range(1, 250))
         network = f"10.213.{mine}"
         bridge = stack.enter_context(bridge_network(f"pnbr{mine}", f"{network}.1"))
         places = {}
-        for number, name in enumerate(SERVICES, start=1):
+        for number, name in enumerate(services, start=1):
             made = stack.enter_context(machine_on(f"s{number}", bridge, number, network))
             places[name] = Place(made.address, made.namespace)
+        yield places
+
+
+async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
+    async with AsyncExitStack() as stack:
+        places = stack.enter_context(machine_each(SERVICES))
         keys = directory / "keys.json"  # with keys, the gateway talks to Redis
         key = make_key("one", keys, "admin:cluster", "models:write")
         rig = await stack.enter_async_context(
@@ -99,7 +119,7 @@ async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncItera
             for number in numbers:
                 link, way, kind = chosen[number]
                 runners = await asyncio.to_thread(rig.serving)
-                cut = Cut(rig, link, way, kind)
+                cut = Cut.of_link(rig, link, way, kind)
                 load.take()
                 cut.inject()
                 try:
@@ -140,7 +160,8 @@ def _judge(rounds: list[Round]) -> list[Figure]:
     ]
 
 
-def _missing() -> str:
+def cannot_cut() -> str:
+    """Describe why no link can be cut on this machine; empty: it can."""
     return missing() or ("" if shutil.which("iptables") else "iptables is not installed (make deps-system)")
 
 
@@ -155,5 +176,5 @@ PARTITIONS = Bar(
     clusters=3,
     run=_run,
     judge=_judge,
-    needs=_missing,
+    needs=cannot_cut,
 )
