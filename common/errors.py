@@ -4,12 +4,16 @@ Raise the error that names what went wrong.
 The edges translate it: `common.grpc.errors` and `gateway.http.endpoint.errors`.
 """
 
+import errno
 from dataclasses import dataclass
 from enum import StrEnum
 
 from grpc import StatusCode
 
 from common.startup_error import StartupError as StartupError  # noqa: PLC0414  # beside all other errors
+
+# Descriptors and threads come back as others end.
+EXHAUSTED_RETRY_S = 5.0
 
 
 class Retry(StrEnum):
@@ -206,6 +210,17 @@ class DeviceMemoryExhausted(PunaError, reason="device_memory_exhausted"):
 
 class InternalError(PunaError, reason="internal_error"):
     """A bug of ours."""
+
+
+def exhaustion(error: Exception) -> PunaError | None:
+    """Return the refusal for an error of a system without a descriptor or thread left; None: it is another error."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return ModelUnavailable("the process has too many open files; raise its limit", retry_after_s=EXHAUSTED_RETRY_S)
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        return ModelUnavailable(
+            "the process can start no more threads; raise its limit", retry_after_s=EXHAUSTED_RETRY_S
+        )
+    return None
 
 
 # OpenAI's code is the reason, but for these.

@@ -5,6 +5,7 @@ The lag of its event loop is measured all the while: a delay of a tenth of a sec
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -24,6 +25,7 @@ log = get_logger()
 
 # Short against what people notice, long against what it costs.
 LOOK_INTERVAL_S = 0.2
+OPEN_FILES_WANTED = 65_536
 
 S = TypeVar("S", bound=PunaSettings)
 
@@ -36,6 +38,7 @@ def run_service(name: str, settings_type: type[S], serve: Callable[[S, asyncio.E
     try:
         settings = settings_type.load()
         configure_logs(service=name, debug=settings.debug)
+        raise_open_files()
         if settings.trust is not None:
             use_identity(Identity(settings.trust))
         _tell_of_ollama(settings_type)
@@ -49,6 +52,14 @@ def run_service(name: str, settings_type: type[S], serve: Callable[[S, asyncio.E
         print(f"puna {name}: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def raise_open_files() -> None:
+    """Raise the limit of open files as far as this user may: the usual one is that of programs that use select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _tell_of_ollama(settings_type: type[PunaSettings]) -> None:

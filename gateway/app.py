@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -24,12 +25,13 @@ from gateway import metrics
 from gateway.answers.inference import Inference
 from gateway.constraint_checks import ConstraintChecks
 from gateway.core.dispatch.browser import BrowserPolicy
+from gateway.core.dispatch.shedding import connections_max
 from gateway.grpc.grpc_keys import KeyInterceptor
 from gateway.grpc.inference_servicer import SERVICE_NAME, InferenceServicer
 from gateway.http.endpoint.router import Router
 from gateway.http.endpoint.service import Service
 from gateway.http.routes import make_routes
-from gateway.http.server.connections import HEADER_BYTES_MAX, LimitedProtocol
+from gateway.http.server.connections import CONNECTIONS, HEADER_BYTES_MAX, LimitedProtocol
 from gateway.http.server.edge import Edge
 from gateway.http.server.refusals import Refusals
 from gateway.keys.audit import AuditLog
@@ -274,6 +276,7 @@ def _check_keys(settings: GatewaySettings) -> None:
 
 
 def _bind_http(settings: GatewaySettings) -> socket.socket:
+    CONNECTIONS.limit = connections_max(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     try:
         host, port = split_host_port(settings.host)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

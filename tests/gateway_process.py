@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,8 +122,8 @@ class _Surroundings:
 
 
 @contextmanager
-def gateway_process(directory: Path, **settings: str) -> Iterator[GatewayProcess]:
-    """Runs inside; `settings` are names of the environment without PUNA_."""
+def gateway_process(directory: Path, *, prefix: Sequence[str] = (), **settings: str) -> Iterator[GatewayProcess]:
+    """Runs inside; `settings` are names of the environment without PUNA_, `prefix` is a command that starts it."""
     surroundings = _Surroundings(directory / "store")
     surroundings.start()
     log = directory / "gateway.log"
@@ -137,7 +137,7 @@ def gateway_process(directory: Path, **settings: str) -> Iterator[GatewayProcess
     }
     try:
         with log.open("wb") as output:
-            process = subprocess.Popen([sys.executable, "-m", "gateway"], env=environment, stderr=output)
+            process = subprocess.Popen([*prefix, sys.executable, "-m", "gateway"], env=environment, stderr=output)
         try:
             yield _ready(process, log)
         finally:

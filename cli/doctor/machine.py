@@ -238,7 +238,7 @@ def inspect_state(home: Path) -> Iterator[Finding]:
 
 def inspect_limits() -> Iterator[Finding]:
     """Check the limits of this user."""
-    yield assess_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    yield assess_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     yield assess_sandbox(landlock_version())
     yield assess_filters(has_filters=has_filters())
     yield assess_users(is_root=os.geteuid() == 0, fault=separation_fault())

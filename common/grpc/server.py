@@ -15,7 +15,7 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from common.errors import InternalError, InvalidRequest, PunaError, RequestCanceled, StartupError
+from common.errors import InternalError, InvalidRequest, PunaError, RequestCanceled, StartupError, exhaustion
 from common.grpc.errors import to_status
 from common.grpc.ranges import find_out_of_range
 from common.ids import new_request_id
@@ -305,6 +305,9 @@ def check_numbers(request: Any) -> None:
 
 def domain_error(error: Exception, method: str) -> PunaError:
     """Return what the caller gets for an error of a handler, and log it: bugs become INTERNAL without their text."""
+    if (refusal := exhaustion(error)) is not None:
+        log.error("process.exhausted", method=method, text=str(error))
+        return refusal
     if not isinstance(error, PunaError):
         log.exception("grpc.bug", method=method)
         return InternalError("internal error")

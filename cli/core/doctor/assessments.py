@@ -152,12 +152,12 @@ def assess_disk(*, what: str, path: str, free_bytes: int, total_bytes: int, writ
     return ok("disk", text)
 
 
-def assess_open_files(soft: int, hard: int) -> Finding:
-    """Check the limit of open files and connections; a negative number means unlimited."""
-    if soft < 0 or soft >= OPEN_FILES_WARN:
-        return ok("limits", "open files: unlimited" if soft < 0 else f"open files: {soft}")
-    advice = f"each client is one: `ulimit -n {min(hard, 65536) if hard > 0 else 65536}` before `puna up`"
-    return warn("limits", f"open files: {soft}", advice)
+def assess_open_files(hard: int) -> Finding:
+    """Check the hard limit of open files, to which each service raises its own; a negative number means unlimited."""
+    if hard < 0 or hard >= OPEN_FILES_WARN:
+        return ok("limits", "open files: unlimited" if hard < 0 else f"open files: {hard}")
+    advice = "each client is one: root can raise it (`ulimit -Hn 65536`, `LimitNOFILE=` of systemd)"
+    return warn("limits", f"open files: {hard}", advice)
 
 
 def assess_sandbox(version: int) -> Finding:

@@ -14,7 +14,17 @@ BODIES_UP_TO = 0.95
 # Connections of one gateway, and of one address.
 CONNECTIONS_MAX = 1000
 CONNECTIONS_OF_ADDRESS_MAX = 64
+# Open files that are not for clients: listeners, replicas, Redis, workers. A quarter of the rest is for clients that
+# are being refused.
+FILES_KEPT = 128
 RETRY_AFTER_S = 2.0
+
+
+def connections_max(open_files_max: int) -> int:
+    """Return the connections that a process takes which may have so many files open; a negative number: any."""
+    if open_files_max < 0:
+        return CONNECTIONS_MAX
+    return max(1, min(CONNECTIONS_MAX, (open_files_max - FILES_KEPT) * 3 // 4))
 
 
 @dataclass(slots=True)
@@ -42,13 +52,14 @@ class Pressure:
 class Connections:
     """Open connections, by address."""
 
+    limit: int = CONNECTIONS_MAX
     total: int = 0
     by_address: dict[str, int] = field(default_factory=dict)
 
     def admit(self, address: str, pressure: Pressure) -> bool:
         """Count a connection in; False: close it."""
         count = self.by_address.get(address, 0)
-        if self.total >= CONNECTIONS_MAX or count >= CONNECTIONS_OF_ADDRESS_MAX or not pressure.takes_connections:
+        if self.total >= self.limit or count >= CONNECTIONS_OF_ADDRESS_MAX or not pressure.takes_connections:
             return False
         self.total += 1
         self.by_address[address] = count + 1

@@ -41,9 +41,9 @@ _TOO_LARGE = (
 # its stream a slot. A mobile line takes a hundred times as much.
 SLOW_READER_S_MAX = 30.0
 SLOW_READER_BYTES_MIN = 16 * 1024
-# How long a refused client may take to read that, and how many may at once; more are reset.
+# How long a refused client may take to read that, and how many may at once for each that is admitted; more are reset.
 LINGER_S = 1.0
-LINGERING_MAX = 256
+LINGERING_SHARE = 0.25
 # A client that closed resets the connection when it receives something; one that still reads ignores this.
 _ARE_YOU_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FIRST_LOOK_S, _LOOK_S_MAX = 0.002, 0.25
@@ -235,7 +235,7 @@ class LimitedProtocol(H11Protocol):
         self._is_refused = True
         LimitedProtocol._lingering += 1
         self._stop_waiting()
-        if LimitedProtocol._lingering > LINGERING_MAX:
+        if LimitedProtocol._lingering > LINGERING_SHARE * CONNECTIONS.limit:
             self.transport.abort()
             return
         self.transport.write(response)

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from common.errors import HeadersTooLarge, InternalError, InvalidRequest, MethodNotAllowed, PunaError, RequestCanceled
+from common.errors import (
+    HeadersTooLarge,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    PunaError,
+    RequestCanceled,
+    exhaustion,
+)
 from common.ids import new_request_id
 from common.telemetry import tracing
 from common.telemetry.logs import get_logger
@@ -73,9 +81,12 @@ class Edge:
             return CLIENT_GONE_STATUS
         except PunaError as error:
             await self._answer_error(exchange, error)
-        except Exception:  # the edge: bugs become 500 here
-            log.exception("http.bug", route=exchange.record.route)
-            await self._answer_error(exchange, InternalError("internal error"))
+        except Exception as error:  # the edge: bugs become 500 here
+            if (refusal := exhaustion(error)) is not None:
+                log.error("process.exhausted", route=exchange.record.route, text=str(error))
+            else:
+                log.exception("http.bug", route=exchange.record.route)
+            await self._answer_error(exchange, refusal or InternalError("internal error"))
         return str(exchange.status or CLIENT_GONE_STATUS)
 
     async def _route(self, exchange: Exchange) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from common.errors import InternalError
 from common.sandbox.confinement import OWN_USER
 from common.sandbox.own_users import separation_fault
 from common.telemetry.logs import get_logger
@@ -64,6 +65,19 @@ def has_own_users() -> bool:
     return not fault
 
 
+def _open_pipes() -> list[int]:
+    """Open two pipes; each has its reading end first."""
+    opened: list[int] = []
+    try:
+        for _ in range(2):
+            opened += os.pipe()
+    except OSError as error:
+        for descriptor in opened:
+            os.close(descriptor)
+        raise InternalError(f"cannot start a runner: {error}") from error
+    return opened
+
+
 async def run_child(
     mode: str, arguments: Sequence[str], *, timeout_s: float, environment: Mapping[str, str] | None = None
 ) -> RunnerChildResult:
@@ -74,8 +88,7 @@ async def run_child(
     Raises:
         InternalError: the system refuses to start processes.
     """
-    output_pipe, output_end = os.pipe()
-    errors_pipe, errors_end = os.pipe()
+    output_pipe, output_end, errors_pipe, errors_end = _open_pipes()
     output, errors, printed_too_much, was_late = b"", b"", False, False
     try:
         try:

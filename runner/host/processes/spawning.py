@@ -65,15 +65,15 @@ async def spawn(
     Raises:
         InternalError: the system refuses to start processes.
     """
-    with contextlib.ExitStack() as held:
-        if stdin is None:
-            stdin = held.enter_context(open(os.devnull, "rb")).fileno()  # noqa: ASYNC230, PTH123  # never waits
-        process: ProcessHandle | None = None
-        if (zygote := zygote_in_use()) is not None:
-            streams = (stdin, stdout, stderr)
-            process = await zygote.fork(command, variables=environment, streams=streams, inherited=inherited)
-        if process is None:
-            try:
+    try:
+        with contextlib.ExitStack() as held:
+            if stdin is None:
+                stdin = held.enter_context(open(os.devnull, "rb")).fileno()  # noqa: ASYNC230, PTH123  # never waits
+            process: ProcessHandle | None = None
+            if (zygote := zygote_in_use()) is not None:
+                streams = (stdin, stdout, stderr)
+                process = await zygote.fork(command, variables=environment, streams=streams, inherited=inherited)
+            if process is None:
                 child = subprocess.Popen(  # noqa: ASYNC220  # the wait for exec is short
                     command,
                     stdin=stdin,
@@ -83,10 +83,10 @@ async def spawn(
                     pass_fds=inherited,
                     start_new_session=True,
                 )
-            except OSError as error:
-                raise InternalError(f"cannot start a runner: {error}") from error
-            process = ProcessHandle(child.pid, os.pidfd_open(child.pid), is_child=True)
-            child.returncode = 0  # ProcessHandle reaps; without this Popen would try, too, when it is collected
+                process = ProcessHandle(child.pid, os.pidfd_open(child.pid), is_child=True)
+                child.returncode = 0  # ProcessHandle reaps; without this Popen would try, too, when it is collected
+    except OSError as error:
+        raise InternalError(f"cannot start a runner: {error}") from error
     metrics.PROCESS_STARTS.labels(how=start_kind(process)).inc()
     return process
 
@@ -111,7 +111,7 @@ def open_log(path: Path) -> IO[bytes]:
 async def spawn_runner(
     command: Sequence[str], *, log_path: Path, inherited: Sequence[int], environment: Mapping[str, str]
 ) -> SpawnedRunner:
-    """Start a runner that survives this host. The inherited descriptors, its lock among them, pass to it.
+    """Start a runner that survives this host. It gets copies of the inherited descriptors, its lock among them.
 
     Raises:
         InternalError: as `spawn`.
@@ -126,8 +126,7 @@ async def spawn_runner(
         os.close(hello)
         raise
     finally:
-        for descriptor in (said, *inherited):
-            os.close(descriptor)
+        os.close(said)
     with contextlib.suppress(OSError):
         (PROC / str(process.pid) / "oom_score_adj").write_text(str(OOM_SCORE_ADJUSTMENT))
     return SpawnedRunner(process, hello)

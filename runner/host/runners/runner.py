@@ -232,17 +232,21 @@ class HostRunner:
         self._borrowed = await self._borrower.borrow(spec.peers, Purpose.SERVE)
         layout = addressed(spec.record.layout, self._borrowed)
         inherited = [take_lock(self._lock_path)]
-        self._folder.mkdir(mode=0o700)
-        states_path = str(self._states_path) if self._states.state_bytes_max else ""
-        arguments = spec.arguments(self._socket_path, listen=listen, layout=layout, states_path=states_path)
-        if self._identity is not None and not self._socket_path:
-            inherited.append(self._identity.hand_over())
-            arguments += ["--identity-fd", str(inherited[-1])]
-        command = runner_command("serve", arguments)
-        started_s = self._clock.now_s()
-        spawned = await spawn_runner(
-            command, log_path=self._log_path, inherited=inherited, environment=spec.environment
-        )
+        try:
+            self._folder.mkdir(mode=0o700)
+            states_path = str(self._states_path) if self._states.state_bytes_max else ""
+            arguments = spec.arguments(self._socket_path, listen=listen, layout=layout, states_path=states_path)
+            if self._identity is not None and not self._socket_path:
+                inherited.append(self._identity.hand_over())
+                arguments += ["--identity-fd", str(inherited[-1])]
+            command = runner_command("serve", arguments)
+            started_s = self._clock.now_s()
+            spawned = await spawn_runner(
+                command, log_path=self._log_path, inherited=inherited, environment=spec.environment
+            )
+        finally:
+            for descriptor in inherited:  # the runner has its own
+                os.close(descriptor)
         self._process = spawned.process
         self._record.pid = spawned.process.pid
         log.info(

@@ -77,6 +77,8 @@ async def serving(
     command = runner_command("serve", [*words, "--layout", LAYOUT])
     log = directory / "runner.log"
     spawned = await spawn_runner(command, log_path=log, inherited=inherited, environment=environment)
+    for descriptor in inherited:
+        os.close(descriptor)
     try:
         hello = json.loads(await spawned.hello(DEADLINE_S))
         os.chown(directory, os.geteuid(), os.getegid())

@@ -1,9 +1,12 @@
 """The error table is complete and says what the API pages promise."""
 
+import errno
+import threading
+
 import pytest
 from grpc import StatusCode
 
-from common.errors import ERROR_TABLE, Retry, error_types
+from common.errors import ERROR_TABLE, ModelUnavailable, Retry, error_types, exhaustion
 
 
 def test_every_error_has_a_row_and_every_row_an_error() -> None:
@@ -47,3 +50,18 @@ def test_a_row_gives_the_status_of_every_dialect(
 def test_nothing_deterministic_leaves_as_5xx_that_sdks_would_retry() -> None:
     for reason in ("insufficient_memory", "request_quarantined", "not_supported", "bad_model_file", "template_error"):
         assert ERROR_TABLE[reason].retry is Retry.NEVER
+
+
+def test_a_lack_of_descriptors_or_threads_is_a_refusal_and_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise threading.ThreadError("can't start new thread")  # a RuntimeError, as the interpreter raises it
+
+    monkeypatch.setattr(threading, "_start_new_thread", refuse)
+    with pytest.raises(RuntimeError) as caught:
+        threading.Thread(target=print).start()
+    for error in (OSError(errno.EMFILE, "x"), OSError(errno.ENFILE, "x"), caught.value):
+        refusal = exhaustion(error)
+        assert isinstance(refusal, ModelUnavailable)
+        assert refusal.retry_after_s is not None
+    for other in (OSError(errno.ENOSPC, "x"), RuntimeError("x"), ModelUnavailable("x")):
+        assert exhaustion(other) is None

@@ -8,6 +8,7 @@ from gateway.core.dispatch.shedding import (
     CONNECTIONS_OF_ADDRESS_MAX,
     Connections,
     Pressure,
+    connections_max,
 )
 
 
@@ -36,6 +37,16 @@ def test_an_address_has_its_own_limit_and_all_together_have_one() -> None:
     connections.leave("a")
     assert connections.admit("a", calm)
     assert not connections.admit("a", calm)
+
+
+@pytest.mark.parametrize(
+    ("open_files", "connections"), [(-1, 1000), (65_536, 1000), (1462, 1000), (1024, 672), (256, 96), (64, 1)]
+)
+def test_a_process_with_few_open_files_takes_fewer_connections(open_files: int, connections: int) -> None:
+    assert connections_max(open_files) == connections
+    admitting, calm = Connections(limit=connections), Pressure()
+    admitted = [admitting.admit(f"a{number}", calm) for number in range(connections + 9)]
+    assert admitted.count(True) == connections
 
 
 def test_nothing_is_remembered_of_those_who_left() -> None:
