@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -106,3 +107,36 @@ def test_a_name_is_copied_and_forgotten_on_every_node_that_has_it(stores: Machin
     assert httpx.request("DELETE", stores.url + "/api/delete", json={"model": "both"}, timeout=60).status_code == 200
     wait_until(lambda: not nodes_of(stores), deadline_s=20, what="nobody has it any more")
     assert not list(stores.directory.glob("*-models/both.gguf"))
+
+
+def serving(stores: Machines, *, is_busy: bool = False) -> set[str]:
+    """The nodes on which the model "spread" serves; `is_busy`: a request at this moment."""
+    own = [(node, one) for node, one in stores.runners() if one["model"] == "spread:latest"]
+    return {node for node, one in own if one["state"] in ("ready", "no_slots") and (one["slots_busy"] or not is_busy)}
+
+
+def test_replicas_of_a_model_that_one_node_has_are_spread_over_both_and_both_serve(
+    stores: Machines, files: tuple[Path, Path]
+) -> None:
+    weights = put(stores, "a", files[0])
+    body = {"model": "spread", "files": {files[0].name: f"sha256:{weights}"}, "stream": False}
+    assert httpx.post(stores.url + "/api/create", json=body, timeout=60).json() == {"status": "success"}
+    assert nodes_of(stores)["spread:latest"] == ["a"]
+    wanted = {"replicas_min": 2, "replicas_max": 2}
+    httpx.put(f"{stores.url}/puna/v1/placements/spread", json=wanted, timeout=60).raise_for_status()
+    wait_until(lambda: serving(stores) == {"a", "b"}, deadline_s=60, what="a replica serves on each node")
+    assert weights in blobs_of(stores, "b")
+    answers: list[httpx.Response] = []
+    seen: set[str] = set()
+    with ThreadPoolExecutor(2) as clients:  # a replica has one slot: two requests at once need both
+
+        def both_are_busy() -> bool:
+            asked = [clients.submit(stores.generate, "spread", num_predict=200) for _ in range(4)]
+            while not all(one.done() for one in asked):
+                seen.update(serving(stores, is_busy=True))
+            answers.extend(one.result() for one in asked)
+            return seen == {"a", "b"}
+
+        wait_until(both_are_busy, deadline_s=60, what="both replicas are seen at work")
+    assert {answer.status_code for answer in answers} == {200}
+    assert all(answer.json()["done"] for answer in answers)
