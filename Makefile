@@ -111,8 +111,8 @@ faults: setup ## reliability bars at full strength, resumable, as root for all (
 soak: setup ## two hours under load with a fault a minute: memory and descriptors stay flat (SOAK="--seconds 600")
 	$(BIN)/python -m tests.faults.soak $(SOAK)
 
-fuzz: setup ## many thousand cases against every route, HTTP and gRPC (FUZZ_CASES, FUZZ_RAW, FUZZ_GRPC, FUZZ_SEED)
-	FUZZ_CASES=$(or $(FUZZ_CASES),6000) FUZZ_RAW=$(or $(FUZZ_RAW),10000) FUZZ_GRPC=$(or $(FUZZ_GRPC),1000) \
+fuzz: setup ## 50,000 HTTP and 20,000 gRPC cases against every route (FUZZ_CASES, FUZZ_RAW, FUZZ_GRPC, FUZZ_SEED)
+	FUZZ_CASES=$(or $(FUZZ_CASES),10000) FUZZ_RAW=$(or $(FUZZ_RAW),40000) FUZZ_GRPC=$(or $(FUZZ_GRPC),1700) \
 	  $(PYTEST) tests/fuzz -rP --timeout 0
 
 conformance: setup ## official clients against real clusters; writes docs/compatibility.md (needs a network the first time, 10 minutes)

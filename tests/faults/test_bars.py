@@ -203,6 +203,24 @@ def test_minutes_with_other_children_do_not_count() -> None:
 SUITE = {"suite": "x", "status": 0, "passed": 3, "failed": [], "late": [], "skipped": []}
 
 
+FUZZED = {"http_cases": [10_000, 40_000], "grpc_cases": [1700] * 12, "slowest_refusal_s": [1.9] * 14}
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_met"),
+    [
+        ({}, True),
+        ({"http_cases": [9_999, 40_000]}, False),
+        ({"grpc_cases": [1700] * 11}, False),
+        ({"slowest_refusal_s": [0.1, 2.1]}, False),
+        ({"slowest_refusal_s": []}, False),
+    ],
+)
+def test_a_fuzz_is_met_with_all_of_its_cases_and_quick_refusals(changes: dict[str, Any], is_met: bool) -> None:
+    (bar,) = [one for one in BARS if one.key == "fuzz"]
+    assert judged(bar, [SUITE | {"recorded": FUZZED | changes}], size=1)["met"] is is_met
+
+
 @pytest.mark.parametrize(
     ("changes", "is_met", "is_measurable"),
     [
@@ -223,13 +241,14 @@ def test_a_bar_of_tests_has_their_outcome(changes: dict[str, Any], is_met: bool,
 async def test_the_outcome_of_tests_is_read_from_their_report(tmp_path: Path) -> None:
     (tmp_path / "test_x.py").write_text(
         "import pytest\n"
-        "def test_good(): pass\n"
+        "def test_good(record_property): record_property('cases', 7)\n"
         "def test_bad(): assert False\n"
         "def test_late(): pytest.skip('not measurable here: 2 s')\n"
         "def test_lacks(): pytest.skip('no engine')\n"
     )
     found = await run_tests([str(tmp_path)])
     assert (found["status"], found["passed"], found["failed"]) == (1, 1, ["test_bad"])
+    assert found["recorded"] == {"cases": [7.0]}
     assert found["late"] == ["test_late: not measurable here: 2 s"]
     assert found["skipped"] == ["test_lacks: no engine"]
 

@@ -2,8 +2,6 @@
 
 import contextlib
 import time
-from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import httpx
@@ -13,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis.generation import GenerationMode
 
+from tests.fuzz.answers import Answer, Answers
 from tests.fuzz.server_errors import is_documented
 from tests.openapi_answers import fault_of
 
@@ -20,17 +19,7 @@ from tests.openapi_answers import fault_of
 ENDLESS = frozenset({"/puna/v1/events"})
 
 
-@dataclass(slots=True)
-class OpenApiReport:
-    """Counts and faults of a run."""
-
-    cases: int = 0
-    statuses: Counter[int] = field(default_factory=Counter)
-    slowest_s: float = 0.0
-    faults: list[str] = field(default_factory=list)
-
-
-def fuzz_openapi(url: str, report: OpenApiReport, *, cases_per_route: int, fixed_seed: int) -> None:
+def fuzz_openapi(url: str, report: Answers, *, cases_per_route: int, fixed_seed: int) -> None:
     """Send about so many cases to each route that takes a body, good ones and bad ones, and a few to the others."""
     with httpx.Client(base_url=url, timeout=60) as client:
         document = client.get("/openapi.json").json()
@@ -48,7 +37,7 @@ def _fuzz_route(
     mode: GenerationMode,
     client: httpx.Client,
     document: dict[str, Any],
-    report: OpenApiReport,
+    report: Answers,
     cases: int,
     fixed_seed: int,
 ) -> None:
@@ -66,13 +55,13 @@ def _fuzz_route(
             case = data.draw(operation.as_strategy(generation_mode=mode))
         except schemathesis.errors.SchemathesisError:
             return
-        _send(case, client, document, report)
+        report.take(lambda: _send(case, client, document))
 
     with contextlib.suppress(Unsatisfiable):  # nothing about this route can be wrong
         run()
 
 
-def _send(case: Any, client: httpx.Client, document: dict[str, Any], report: OpenApiReport) -> None:
+def _send(case: Any, client: httpx.Client, document: dict[str, Any]) -> Answer | None:
     arguments = case.as_transport_kwargs(base_url=str(client.base_url))
     content = arguments.pop("data", None)
     request: dict[str, Any] = {
@@ -93,16 +82,16 @@ def _send(case: Any, client: httpx.Client, document: dict[str, Any], report: Ope
                 answer.read()
             took_s = time.monotonic() - begun_s
     except (httpx.LocalProtocolError, httpx.InvalidURL, UnicodeEncodeError, ValueError):
-        return  # no client can send that
-    report.cases += 1
-    report.statuses[answer.status_code] += 1
-    report.slowest_s = max(report.slowest_s, took_s)
+        return None  # no client can send that
+    body = request.get("json", request.get("content"))
     fault = _fault(case, answer, document)
-    if fault:
-        body = request.get("json", request.get("content"))
-        report.faults.append(
-            f"{request['method']} {request['url']} {answer.status_code}: {fault}; body {str(body)[:300]}"
-        )
+    return Answer(
+        status=str(answer.status_code),
+        is_refused=answer.is_error,
+        took_s=took_s,
+        request=f"{request['method']} {request['url']}, body {str(body)[:300]}",
+        fault=f"{answer.status_code}: {fault}" if fault else "",
+    )
 
 
 def _fault(case: Any, answer: httpx.Response, document: dict[str, Any]) -> str:

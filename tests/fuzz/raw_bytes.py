@@ -1,15 +1,14 @@
 """Requests whose bytes were changed at random, for one route after another. The seed says which."""
 
 import json
-import os
 import random
 import re
 import socket
 import time
-from dataclasses import dataclass, field
 
 import h11
 
+from tests.fuzz.answers import Answer
 from tests.fuzz.server_errors import is_documented
 
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
@@ -18,17 +17,6 @@ _PIECES = (
     b"{", b"[", b'"', b"\\ud800", b"1e400", b"-1", b"null", b"/../", b"%2f", b"%00", b"HTTP/9.9", b": ", b" ", b"\t",
 )  # fmt: skip
 ANSWER_S_MAX = 60.0
-SLOW_S = float(os.environ.get("FUZZ_SLOW_S", "10"))  # of one answer; a run that has a machine to itself is held to less
-
-
-@dataclass(slots=True)
-class RawReport:
-    """Counts and faults of a run."""
-
-    cases: int = 0
-    slowest_s: float = 0.0
-    statuses: dict[int, int] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
 
 
 def request_bytes(method: str, path: str, body: object) -> bytes:
@@ -60,11 +48,9 @@ def mutated(request: bytes, chance: random.Random) -> bytes:
     return bytes(data)
 
 
-def send_raw(host: str, port: int, request: bytes, report: RawReport, *, repeats: int = 2) -> None:
-    """One request, and its whole answer. Only a request that does not end may stay without one.
-
-    A slow one is sent again: slow each time, it is a fault.
-    """
+def send_raw(host: str, port: int, request: bytes) -> Answer:
+    """One request, and its whole answer. Only a request that does not end may stay without one."""
+    fault = ""
     wanted = _read_as_server(request)
     begun_s = time.monotonic()
     with socket.create_connection((host, port), timeout=ANSWER_S_MAX) as peer:
@@ -78,22 +64,22 @@ def send_raw(host: str, port: int, request: bytes, report: RawReport, *, repeats
         except (BrokenPipeError, ConnectionResetError):
             pass
         except TimeoutError:
-            report.faults.append(f"no end within {ANSWER_S_MAX} s: {request[:400]!r}")
+            fault = f"no end within {ANSWER_S_MAX} s"
     took_s = time.monotonic() - begun_s
-    report.cases += 1
-    report.slowest_s = max(report.slowest_s, took_s)
     match = _STATUS.match(answer)
     status = int(match[1]) if match else 0
-    report.statuses[status] = report.statuses.get(status, 0) + 1
-    if took_s > SLOW_S and repeats:
-        send_raw(host, port, request, report, repeats=repeats - 1)
-    elif took_s > SLOW_S:
-        report.faults.append(f"{took_s:.1f} s: {status} to {request[:400]!r}")
-    if match is None and (answer or wanted is not None):
-        report.faults.append(f"no HTTP: {answer[:100]!r} to {request[:400]!r}")
     head, _, body = answer.partition(b"\r\n\r\n")
-    if status >= 500 and not is_documented(status, head.decode("latin-1"), body.decode("utf-8", "replace")):
-        report.faults.append(f"{status}: {answer[-300:]!r} to {request[:400]!r}")
+    if match is None and (answer or wanted is not None):
+        fault = fault or f"no HTTP: {answer[:100]!r}"
+    elif status >= 500 and not is_documented(status, head.decode("latin-1"), body.decode("utf-8", "replace")):
+        fault = fault or f"{status}: {answer[-300:]!r}"
+    return Answer(
+        status=str(status),
+        is_refused=not 200 <= status < 400,
+        took_s=took_s,
+        request=repr(request[:400]),
+        fault=fault,
+    )
 
 
 def _read_as_server(request: bytes) -> str | None:

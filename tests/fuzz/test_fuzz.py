@@ -1,25 +1,29 @@
 """A short fuzz of every route with fixed seeds. `make fuzz` runs the same for longer, and says how much it tried.
 
+The counts and the slowest refusal are properties of each test in pytest's report; `tests.faults.bars` reads them.
+
 FUZZ_CASES is the number of cases of the OpenAPI document, FUZZ_RAW of raw requests, FUZZ_GRPC of gRPC messages for each
 method, FUZZ_SEED where to begin.
 """
 
 import os
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import grpc
 import httpx
 import pytest
 from google.protobuf import json_format, message_factory
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from gateway.grpc.inference_servicer import SERVICE_NAME
 from protos import inference_pb2
-from tests.fuzz.openapi_cases import OpenApiReport, fuzz_openapi
-from tests.fuzz.raw_bytes import RawReport, mutated, request_bytes, send_raw
+from tests.fuzz.answers import Answer, Answers
+from tests.fuzz.openapi_cases import fuzz_openapi
+from tests.fuzz.raw_bytes import mutated, request_bytes, send_raw
 from tests.gateway_process import GatewayProcess, gateway_process
 
 CASES = int(os.environ.get("FUZZ_CASES", "100"))
@@ -71,6 +75,17 @@ def routes_of(gateway: GatewayProcess) -> list[tuple[str, str]]:
     return [(method.upper(), path) for path, methods in paths.items() for method in methods]
 
 
+Record = Callable[[str, object], None]
+
+
+def finish(what: str, report: Answers, record: Record) -> None:
+    """Report the counts, and fail if an answer was wrong."""
+    print(f"{what}: {report}")
+    record(f"{'grpc' if what.startswith('grpc') else 'http'}_cases", report.cases)
+    record("slowest_refusal_s", round(report.slowest_refusal_s, 3))
+    assert report.faults == [], "\n".join(sorted(set(report.faults))[:20])
+
+
 def check_alive(gateway: GatewayProcess, rss_before: int) -> None:
     assert gateway.is_alive()
     assert httpx.get(gateway.url + "/healthz", timeout=10).status_code == 200
@@ -80,57 +95,71 @@ def check_alive(gateway: GatewayProcess, rss_before: int) -> None:
     assert gateway.rss_bytes() - rss_before <= RSS_MORE_BYTES_MAX
 
 
-def test_openapi_cases_are_answered_as_the_document_says(gateway: GatewayProcess) -> None:
+def test_openapi_cases_are_answered_as_the_document_says(gateway: GatewayProcess, record_property: Record) -> None:
     before = gateway.rss_bytes()
     per_route = max(2, -(-CASES // len([method for method, _ in routes_of(gateway) if method in ("POST", "PUT")])))
-    report, rounds = OpenApiReport(), 0
+    report, rounds = Answers(), 0
     while report.cases < CASES:  # the same case is made once in a round
         fuzz_openapi(gateway.url, report, cases_per_route=per_route, fixed_seed=SEED + rounds)
         rounds += 1
-    print(
-        f"openapi: {report.cases} cases, seed {SEED}, {dict(sorted(report.statuses.items()))}, {report.slowest_s:.2f} s"
-    )
-    assert report.faults == [], "\n".join(sorted(set(report.faults))[:20])
+    finish(f"openapi, seed {SEED}", report, record_property)
     check_alive(gateway, before)
 
 
-def test_changed_bytes_are_answered_or_closed(gateway: GatewayProcess) -> None:
-    before, report = gateway.rss_bytes(), RawReport()
+def test_changed_bytes_are_answered_or_closed(gateway: GatewayProcess, record_property: Record) -> None:
+    before, report = gateway.rss_bytes(), Answers()
     routes = routes_of(gateway)
     for number in range(RAW_CASES):
         method, path = routes[number % len(routes)]
         good = request_bytes(method, path, BODIES.get(path, {}) if method in ("POST", "PUT") else None)
-        send_raw(gateway.host, gateway.port, mutated(good, random.Random(SEED + number)), report)
-    statuses = dict(sorted(report.statuses.items()))
-    print(f"raw: {report.cases} requests, seeds {SEED} to {SEED + RAW_CASES - 1}, {statuses}, {report.slowest_s:.2f} s")
-    assert report.faults == [], "\n".join(report.faults[:20])
+        request = mutated(good, random.Random(SEED + number))
+        report.take(lambda request=request: send_raw(gateway.host, gateway.port, request))  # type: ignore[misc]
+    finish(f"raw, seeds {SEED} to {SEED + RAW_CASES - 1}", report, record_property)
     check_alive(gateway, before)
 
 
 @pytest.mark.parametrize("method", [method.name for method in SERVICE.methods])
-def test_grpc_messages_are_never_internal(gateway: GatewayProcess, method: str) -> None:
-    before, count = gateway.rss_bytes(), 0
+def test_grpc_messages_are_never_internal(gateway: GatewayProcess, method: str, record_property: Record) -> None:
+    before, report, rounds = gateway.rss_bytes(), Answers(), 0
     kind = message_factory.GetMessageClass(SERVICE.methods_by_name[method].input_type)
     with grpc.insecure_channel(gateway.grpc_address) as channel:
         path = f"/{SERVICE_NAME}/{method}"
         call = channel.unary_stream(path, request_serializer=bytes, response_deserializer=bytes)
 
-        @seed(SEED)
-        @settings(max_examples=GRPC_CASES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=GRPC_CASES,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
         @given(message=st.binary(max_size=200) | messages(kind) | messages(kind).flatmap(cut))
         def run(message: bytes) -> None:
-            nonlocal count
-            count += 1
-            try:
-                for _ in call(message, timeout=20):
-                    pass
-            except grpc.RpcError as error:
-                code, details = cast("Any", error).code(), cast("Any", error).details()
-                assert code not in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN), details
+            report.take(lambda: send_message(call, message))
 
-        run()
-    print(f"grpc {method}: {count} messages, seed {SEED}")
+        while report.cases < GRPC_CASES:  # the same message is made once in a round
+            seed(SEED + rounds)(run)()
+            rounds += 1
+    finish(f"grpc {method}, seed {SEED}", report, record_property)
     check_alive(gateway, before)
+
+
+def send_message(call: Any, message: bytes) -> Answer:
+    """One message, and its answer to the end."""
+    begun_s, code, details = time.monotonic(), grpc.StatusCode.OK, ""
+    try:
+        for _ in call(message, timeout=20):
+            pass
+    except grpc.RpcError as error:
+        code, details = cast("Any", error).code(), cast("Any", error).details()
+    is_bug = code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+    return Answer(
+        status=code.name,
+        is_refused=code is not grpc.StatusCode.OK,
+        took_s=time.monotonic() - begun_s,
+        request=repr(message),
+        fault=f"{code.name}: {details}" if is_bug else "",
+    )
 
 
 def messages(kind: Any) -> st.SearchStrategy[bytes]:

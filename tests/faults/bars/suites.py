@@ -5,16 +5,18 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.e2e.namespaces import missing
 from tests.faults.bars.bar import Bar, Figure, Round, at_least, at_most
 from tests.faults.bars.rig import ROOT, python
+from tests.fuzz.answers import REFUSED_S_MAX
 
 NOT_MEASURABLE = "not measurable here"
-FUZZ = {"FUZZ_CASES": "6000", "FUZZ_RAW": "10000", "FUZZ_GRPC": "1000"}  # as `make fuzz`
+FUZZ = {"FUZZ_CASES": "10000", "FUZZ_RAW": "40000", "FUZZ_GRPC": "1700"}  # as `make fuzz`
+FUZZED_HTTP_MIN, FUZZED_GRPC_MIN = 50_000, 20_000
 
 
 async def run_tests(paths: Sequence[str], environment: Mapping[str, str] | None = None) -> Round:
@@ -28,6 +30,7 @@ async def run_tests(paths: Sequence[str], environment: Mapping[str, str] | None 
         status = await process.wait()
         cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []  # our own
     found: Round = {"suite": " ".join(paths), "status": status, "passed": 0, "failed": [], "late": [], "skipped": []}
+    found["recorded"] = _recorded(cases)
     for case in cases:
         if case.find("failure") is not None or case.find("error") is not None:
             found["failed"].append(case.get("name"))
@@ -37,6 +40,14 @@ async def run_tests(paths: Sequence[str], environment: Mapping[str, str] | None 
         else:
             found["passed"] += 1
     return found
+
+
+def _recorded(cases: Sequence[ElementTree.Element]) -> dict[str, list[float]]:
+    """Return the figures that tests recorded as properties."""
+    recorded: dict[str, list[float]] = {}
+    for one in (found for case in cases for found in case.iter("property")):
+        recorded.setdefault(one.get("name", ""), []).append(float(one.get("value", "nan")))
+    return recorded
 
 
 def judge_tests(rounds: Sequence[Round]) -> list[Figure]:
@@ -51,7 +62,29 @@ def judge_tests(rounds: Sequence[Round]) -> list[Figure]:
     ]
 
 
-def _suite(number: int, key: str, title: str, minutes: int, *paths: str, **environment: str) -> Bar:
+def _judge_fuzz(rounds: list[Round]) -> list[Figure]:
+    recorded = [one["recorded"] for one in rounds]
+
+    def values(name: str) -> list[float]:
+        return [value for one in recorded for value in one.get(name, ())]
+
+    return [
+        *judge_tests(rounds),
+        at_least("HTTP cases", sum(values("http_cases")), FUZZED_HTTP_MIN),
+        at_least("gRPC cases", sum(values("grpc_cases")), FUZZED_GRPC_MIN),
+        at_most("slowest refusal", values("slowest_refusal_s"), REFUSED_S_MAX, "s"),
+    ]
+
+
+def _suite(
+    number: int,
+    key: str,
+    title: str,
+    minutes: int,
+    *paths: str,
+    judge: Callable[[list[Round]], list[Figure]] = judge_tests,
+    **environment: str,
+) -> Bar:
     async def run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
         del directory, numbers, size  # a suite is run as a whole
         yield await run_tests(paths, environment)
@@ -66,7 +99,7 @@ def _suite(number: int, key: str, title: str, minutes: int, *paths: str, **envir
         minutes=minutes,
         per_round=0,
         run=run,
-        judge=judge_tests,
+        judge=judge,
         has_load=False,
     )
 
@@ -110,7 +143,16 @@ EGRESS = Bar(
     needs=missing,
     has_load=False,
 )
-FUZZED = _suite(15, "fuzz", "random input for every route, HTTP and gRPC", 60, "tests/fuzz", "--timeout=0", **FUZZ)
+FUZZED = _suite(
+    15,
+    "fuzz",
+    "random input for every route, HTTP and gRPC",
+    20,
+    "tests/fuzz",
+    "--timeout=0",
+    judge=_judge_fuzz,
+    **FUZZ,
+)
 BAD_INPUT = _suite(16, "bad_input", "the catalogue of bad input in every dialect", 10, "tests/badinput")
 HOSTILE_MODELS = _suite(
     17,
