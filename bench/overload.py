@@ -220,12 +220,19 @@ def verdicts(found: dict[str, Any]) -> list[tuple[str, str, bool]]:
         judge(f"{name}: p99 of refusals, <= {REFUSED_MS:g} ms", loop["refused_ms"]["p99"], "ms", REFUSED_MS.__ge__)
         judge(f"{name}: other ends", float(sum(loop["failed"].values())), "", (0.0).__ge__)
     judge(f"last refusal after the overload, <= {HEALED_S:g} s", found["healed_s"], "s", HEALED_S.__ge__)
+    judge("answers after the overload", float(found["after"]["answered"]), "", (1.0).__le__)
     quiet = found["tenants"]["quiet"]
     judge("quiet tenant: refused or failed", float(quiet["refused"] + sum(quiet["failed"].values())), "", (0.0).__ge__)
     more_ms = quiet["first_ms"]["p99"] - unloaded_ms if quiet["answered"] else None
     judge(f"quiet tenant: p99 of the first token above unloaded, <= {ADMITTED_MORE_MS:g} ms",
           more_ms and round(more_ms, 1), "ms", ADMITTED_MORE_MS.__ge__)  # fmt: skip
     return lines
+
+
+def healed_after_s(overload: Loop, after: Loop, ended_s: float) -> float | None:
+    """Return how long after its end an overload was last refused for; None: nothing was refused, so none was seen."""
+    refused_at_s = [*overload.refused_at_s, *after.refused_at_s]
+    return round(max(0.0, max(refused_at_s) - ended_s), 3) if refused_at_s else None
 
 
 def main() -> int:
@@ -279,7 +286,7 @@ async def _measure(bench: Bench, quiet_key: str, noisy_key: str, seconds: float)
     ended_s = time.perf_counter()
     after = await open_loop(noisy, AFTER * capacity, 2 * HEALED_S)
     found["after"] = after.figures()
-    found["healed_s"] = round(max((at_s - ended_s for at_s in after.refused_at_s), default=0.0), 3)
+    found["healed_s"] = healed_after_s(loop, after, ended_s)
     loops = await asyncio.gather(
         open_loop(quiet, QUIET_SHARE * capacity, seconds), open_loop(noisy, TENANTS_LOAD * capacity, seconds)
     )

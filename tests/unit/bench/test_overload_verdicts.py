@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from bench.overload import Loop, is_typed_refusal, verdicts
+import pytest
+
+from bench.overload import Loop, healed_after_s, is_typed_refusal, verdicts
 
 
 def found(**changes: Any) -> dict[str, Any]:
@@ -13,6 +15,7 @@ def found(**changes: Any) -> dict[str, Any]:
         "unloaded": Loop(seconds=1.0, first_ms=[5.0] * 20).figures(),
         "loads": {"1": loop, "1.5": loop, "3": loop},
         "healed_s": 0.0,
+        "after": loop,
         "tenants": {"quiet": quiet, "noisy": loop},
     } | changes
 
@@ -22,7 +25,7 @@ def missed(run: dict[str, Any]) -> list[str]:
 
 
 def test_a_run_within_every_bound_keeps_every_bar() -> None:
-    assert len(verdicts(found())) == 11
+    assert len(verdicts(found())) == 12
     assert missed(found()) == []
 
 
@@ -35,7 +38,8 @@ def test_each_bar_can_be_missed() -> None:
         failed={"TimeoutError": 1},
     ).figures()
     quiet = Loop(seconds=1.0, first_ms=[300.0] * 4, refused_ms=[1.0]).figures()
-    run = found(loads={"1.5": bad, "3": bad}, healed_s=1.1, tenants={"quiet": quiet})
+    silent = Loop(seconds=1.0, failed={"TimeoutError": 50}).figures()
+    run = found(loads={"1.5": bad, "3": bad}, healed_s=1.1, after=silent, tenants={"quiet": quiet})
     assert len(missed(run)) == len(verdicts(run))
 
 
@@ -45,6 +49,18 @@ def test_a_loop_without_answers_or_refusals_misses_their_bars() -> None:
     assert "goodput" in names
     assert "first token" in names
     assert "refusals" in names
+
+
+@pytest.mark.parametrize(
+    ("during_s", "after_s", "healed_s"),
+    [([7.0, 9.9], [], 0.0), ([9.9], [10.4, 10.7], 0.7), ([], [10.2], 0.2), ([], [], None)],
+)
+def test_an_overload_is_healed_after_its_last_refusal_and_without_any_nothing_is_known(
+    during_s: list[float], after_s: list[float], healed_s: float | None
+) -> None:
+    overload, after = Loop(seconds=1.0, refused_at_s=during_s), Loop(seconds=1.0, refused_at_s=after_s)
+    assert healed_after_s(overload, after, ended_s=10.0) == healed_s
+    assert any("last refusal" in name for name in missed(found(healed_s=healed_s))) is (healed_s is None)
 
 
 def test_a_refusal_needs_status_code_and_time() -> None:
