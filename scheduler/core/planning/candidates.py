@@ -66,6 +66,7 @@ class Verdict(StrEnum):
     SHORT_BYTES = "short_bytes"
     DEVICE_EXCLUDED = "device_excluded"
     NODE_SUSPECT = "node_suspect"
+    NODE_DAMPED = "node_damped"  # it came and went too often
     NODE_DRAINED = "node_drained"
     NODE_PROBING = "node_probing"  # its host does not know its devices yet
     FILE_MISSING = "file_missing"

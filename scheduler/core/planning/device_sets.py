@@ -200,11 +200,15 @@ def _add(device_sets: DeviceSets, node: NodeView, found: _NodeDevices, *, has_fi
         device_sets.joint.setdefault(kind, []).extend(whole)
 
 
+_SILENT = Verdict.NODE_SUSPECT, "the node is silent"
+_DAMPED = Verdict.NODE_DAMPED, "the node comes and goes: nothing new is placed there while another can take it"
+
+
 def node_obstacle(request: PlacementRequest, view: ClusterView, node: NodeView) -> Obstacle | None:
     """Return the obstacle to using a node. A missing file comes last: its devices may still be lent."""
     host = node.host_device
-    if node.suspect:
-        return Verdict.NODE_SUSPECT, "the node is silent"
+    if node.suspect or node.is_damped:
+        return _SILENT if node.suspect else _DAMPED
     if node.id in view.drained:
         return Verdict.NODE_DRAINED, "the node is drained: nothing new is placed there"
     if host is not None and host.probing:

@@ -31,6 +31,16 @@ _SLOW = SLOW_SHAPES | {Shape.NODES}
 
 
 def plan_anywhere(request: PlacementRequest, view: ClusterView, reports: Reports, policy: Policy) -> Outcome:
+    """Choose where a model goes: a node that comes and goes is used only if no steady one can take the model."""
+    outcome = _plan_on_steady(request, view, reports, policy)
+    if not isinstance(outcome, Refusal) or not any(node.is_damped for node in view.nodes):
+        return outcome
+    every = replace(view, nodes=tuple(replace(node, is_damped=False) for node in view.nodes))
+    anywhere = _plan_on_steady(request, every, reports, policy)
+    return outcome if isinstance(anywhere, Refusal) else anywhere
+
+
+def _plan_on_steady(request: PlacementRequest, view: ClusterView, reports: Reports, policy: Policy) -> Outcome:
     """Choose where a model goes: where its file is, else where it can be fetched to."""
     outcome = plan_placement(request, view, reports, policy)
     if isinstance(outcome, MeasureFirst) or (isinstance(outcome, Placement) and _is_good(outcome, request)):
@@ -81,7 +91,7 @@ def _lacking(request: PlacementRequest, view: ClusterView) -> list[NodeView]:
     return [
         node
         for node in view.nodes
-        if not node.suspect
+        if not (node.suspect or node.is_damped)
         and node.id not in request.failed_nodes
         and not has_model(node, request.model_digest, projector)
         and (not draft or node.model(draft) is not None)  # has it, or has room for it

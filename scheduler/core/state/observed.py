@@ -6,6 +6,7 @@
   not know all nodes yet, so its silence does not count at all. A suspect node that was given up counts again once it
   reports: the connection of a machine that stands still may last for a minute.
 - A runner that its host reported ready counts at once, before the inventory shows it.
+- A node that came and went more than three times in a minute is damped for half a minute.
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,11 @@ from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, NodeView
 START_SEEN_S = 3.0  # until an inventory must show a runner that its host has reported ready
 INVENTORY_SILENT_S = 8.0  # more if no inventory comes: by then a watch that hangs is known to be broken
 DISCOVERY_YOUNG_S = 10.0
+
+# Changes of a node: it goes (or is suspect), and it comes.
+CHANGES_MAX = 3
+CHANGES_S = 60.0
+DAMPED_S = 30.0
 
 # Hosts report once a second: figures of one that has not reported for so long are older than they look.
 LATE_S = 1.5
@@ -43,6 +49,7 @@ class Observed:
     _heard_s: dict[str, float] = field(default_factory=dict)  # node id → when a report of it was received
     _missing: dict[str, float] = field(default_factory=dict)  # node id → when it left the inventory or became suspect
     _given_up: set[str] = field(default_factory=set)  # nodes that the inventory still lists
+    _changes: dict[str, list[float]] = field(default_factory=dict)  # node id → when it came or went, of the last minute
     _asked: dict[str, float] = field(default_factory=dict)  # node id → when its runners were asked last
     _answered: dict[tuple[str, int], float] = field(default_factory=dict)  # placement, generation → when it answered
     _started: dict[str, _Started] = field(default_factory=dict)
@@ -65,13 +72,16 @@ class Observed:
         nodes = tuple(node for node in nodes if node.id not in self._given_up)
         present = {node.id: node for node in nodes}
         self._see_deaths(present)
+        if not self.is_young and uptime_s >= DISCOVERY_YOUNG_S:
+            self._count_changes({node.id for node in nodes if not node.suspect}, now_s)
         for node_id, node in self.nodes.items():
             if node_id in removed:
                 self._missing.pop(node_id, None)
                 self._asked.pop(node_id, None)
+                self._changes.pop(node_id, None)
             elif node_id not in present:
                 self._missing.setdefault(node_id, now_s)
-                present[node_id] = replace(node, suspect=True)
+                present[node_id] = replace(node, suspect=True, is_damped=False)
         for node in nodes:
             if node.suspect:
                 self._missing.setdefault(node.id, now_s)
@@ -82,10 +92,26 @@ class Observed:
                 self._catch_up(runner)
                 if not node.suspect:
                     self._answered.pop((runner.placement_id, runner.generation), None)
-        self.nodes, self._index, self._hosting = present, None, None
+        self.nodes, self._index, self._hosting = self._damp(present, now_s), None, None
         self.was_seen = True
         self.received_at_s, self.uptime_s, self.frozen_since_s = now_s, uptime_s, None
         self.expire(now_s)
+
+    def _count_changes(self, there: set[str], now_s: float) -> None:
+        """Note which nodes came or went; `there` are those that report."""
+        for node_id in there ^ (self.nodes.keys() - self._missing.keys()) if self.was_seen else ():
+            self._changes.setdefault(node_id, []).append(now_s)
+        for node_id, times in list(self._changes.items()):
+            self._changes[node_id] = [at_s for at_s in times if now_s - at_s < CHANGES_S]
+            if not self._changes[node_id]:
+                del self._changes[node_id]
+
+    def _damp(self, nodes: dict[str, NodeView], now_s: float) -> dict[str, NodeView]:
+        """Mark the nodes that come and go."""
+        for node_id, times in self._changes.items():
+            if len(times) > CHANGES_MAX and now_s - times[-1] < DAMPED_S and node_id in nodes:
+                nodes[node_id] = replace(nodes[node_id], is_damped=True)
+        return nodes
 
     def lose_inventory(self, now_s: float) -> None:
         """Mark the inventory as lost: the watch broke."""

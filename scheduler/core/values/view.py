@@ -201,6 +201,8 @@ class NodeView:
     models: tuple[ModelFile, ...]
     runners: tuple[RunnerView, ...]
     suspect: bool = False
+    # It comes and goes: what runs there stays, new replicas go to other nodes for a while.
+    is_damped: bool = field(default=False, metadata={"local": True})
     report_age_s: float = 0.0  # when the inventory was received
     rpc_enabled: bool = False  # lends its devices to runners of other nodes, and borrows theirs
     tunnel_certificate: bytes = b""  # by which other nodes know it when it borrows

@@ -331,3 +331,14 @@ def test_a_load_after_a_fetch_is_expected_and_remembered_without_the_fetch() -> 
 
 def last_loading(world: World, caller: str) -> AnswerLoading:
     return [one for one in world.answers[caller] if isinstance(one, AnswerLoading)][-1]
+
+
+@pytest.mark.parametrize(
+    ("other", "node_id"),
+    [(holder("b"), "b"), (without("b"), "b"), (without("b", room_gib=0), "a"), (holder("b", suspect=True), "a")],
+    ids=["has-it", "fetches-it", "has-no-room", "is-silent"],
+)
+def test_a_node_that_comes_and_goes_takes_a_model_only_if_no_steady_one_can(other: NodeView, node_id: str) -> None:
+    placed = decide((holder("a", is_damped=True), other))
+    assert isinstance(placed, Placement)
+    assert placed.node_id == node_id

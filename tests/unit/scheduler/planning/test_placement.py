@@ -261,6 +261,7 @@ def test_memory_that_others_hold_is_not_ours_to_wait_for() -> None:
     ("bad", "verdict"),
     [
         (node(suspect=True), Verdict.NODE_SUSPECT),
+        (replace(node(), is_damped=True), Verdict.NODE_DAMPED),
         (node(age_s=6.0), Verdict.FIGURES_UNUSABLE),
         (node(devices=(gpu(trust=Trust.UNKNOWN), cpu(trust=Trust.UNKNOWN))), Verdict.FIGURES_UNUSABLE),
         (node(devices=(gpu(usable=False), cpu(usable=False))), Verdict.DEVICE_EXCLUDED),

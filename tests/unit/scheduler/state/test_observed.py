@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.state.observed import INVENTORY_SILENT_S, START_SEEN_S, Observed
+from scheduler.core.state.observed import CHANGES_S, DAMPED_S, INVENTORY_SILENT_S, START_SEEN_S, Observed
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import RunnerState
 from tests.unit.scheduler.builders import node, runner
@@ -187,3 +187,55 @@ def test_an_inventory_that_shows_a_start_still_on_its_way_is_behind_what_its_hos
     found = observed.replica("p1")
     assert found is not None
     assert found[1].state is RunnerState.READY
+
+
+def flap(observed: Observed, times: int, begin_s: float, every_s: float = 4.0) -> float:
+    """Let the node go and come so many times; return when it was back."""
+    for number in range(times):
+        leave(observed, begin_s + every_s * number)
+        come_back(observed, begin_s + every_s * number + 2)
+    return begin_s + every_s * (times - 1) + 2
+
+
+def is_damped(observed: Observed, now_s: float) -> bool:
+    come_back(observed, now_s)
+    return observed.nodes["a"].is_damped
+
+
+def test_a_node_that_comes_and_goes_is_damped_until_it_has_stayed_for_half_a_minute() -> None:
+    observed = seen(RunnerState.READY)
+    once_s = flap(observed, 1, 1)
+    assert not is_damped(observed, once_s)
+    back_s = flap(observed, 1, once_s + 1)
+    assert is_damped(observed, back_s)
+    assert observed.is_current("a")
+    assert generation(observed) == 1, "what runs there serves"
+    assert is_damped(observed, back_s + DAMPED_S - 0.1)
+    assert not is_damped(observed, back_s + DAMPED_S)
+
+
+def test_a_suspect_node_that_reports_again_has_changed_twice() -> None:
+    observed = seen(RunnerState.READY)
+    for now_s in (1.0, 5.0):
+        be_silent(observed, now_s)
+        come_back(observed, now_s + 2)
+    assert is_damped(observed, 7.5)
+
+
+def test_a_node_that_changes_seldom_or_whose_discovery_is_young_is_not_damped() -> None:
+    observed = seen(RunnerState.READY)
+    assert not is_damped(observed, flap(observed, 5, 1, every_s=CHANGES_S))
+    young = seen(RunnerState.READY)
+    for now_s in (1.0, 3.0, 5.0):
+        young.see_inventory((), 1.0, now_s)
+        young.see_inventory((node(runners=(READY,)),), 2.0, now_s + 1)
+    young.see_inventory((node(runners=(READY,)),), UP_S, 7.0)
+    assert not young.nodes["a"].is_damped
+
+
+def test_a_removed_node_that_comes_back_has_no_past() -> None:
+    observed = seen(RunnerState.READY)
+    flap(observed, 2, 1)
+    observed.see_inventory((), UP_S, 10, removed=frozenset({"a"}))
+    come_back(observed, 11)
+    assert not is_damped(observed, 12)
