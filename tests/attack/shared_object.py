@@ -136,7 +136,7 @@ sys.meta_path.insert(0, Trap())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """What the code tries. `program`: a file of the node that could be started; `neighbour` 0: the parent process."""
+    """Targets of the code. `program`: a file of the node that could be started; `neighbour` 0: the parent process."""
 
     secrets: Mapping[str, str]
     code: Mapping[str, str]  # files of the runner's own program, which a later start would run

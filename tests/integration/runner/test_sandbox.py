@@ -482,7 +482,7 @@ print(json.dumps(found))
 
 @pytest.mark.parametrize("words", [[], ["-m"], ["-m", "traces"]])
 def test_connections_that_landlock_does_not_see_are_refused(words: list[str]) -> None:
-    """Where a process may connect to a collector of traces, Landlock's rule of ports is all that is in the way."""
+    """A process may connect to a collector of traces: Landlock's rule of ports is all that is in the way."""
     traces = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317"} if "traces" in words else {}
     code = f"{HOSTILE.partition('wanted = ')[0]}\n{CONNECT_UNSEEN}"
     environment = {"PATH": os.environ["PATH"], **traces}

@@ -12,6 +12,7 @@ import pytest
 
 from cli.cluster import joining
 from cli.cluster.joining import SPREAD_S, identity_directory, renew_certificates
+from common.audit.acts import NO_ACT_LOG
 from common.startup_error import StartupError
 from common.trust.authority import Authority
 from common.trust.certificates import LIFE_S, read_facts
@@ -72,7 +73,7 @@ async def test_a_renewal_that_failed_is_tried_again(trust: Path, name: str, monk
     monkeypatch.setattr(joining, "_RENEWAL_INTERVAL_S", 0.0)
     (trust / name).chmod(0)
     warnings: list[str] = []
-    renewal = asyncio.create_task(renew_certificates(trust, warnings.append))
+    renewal = asyncio.create_task(renew_certificates(trust, NO_ACT_LOG, warnings.append))
     try:
         await until(lambda: len(warnings) > 1 or renewal.done(), what="it says so each time")
         (trust / name).chmod(0o700)
