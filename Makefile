@@ -17,7 +17,7 @@ PYTEST := $(BIN)/pytest
 SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops attack bench bench-engine bench-real bench-placement bench-gateway bench-kv bench-overload placement-grid behaviours conformance clients faults soak fuzz audit deps-system clean
+.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops attack rotation every-token bench bench-engine bench-real bench-placement bench-gateway bench-kv bench-overload placement-grid behaviours conformance clients faults soak fuzz audit deps-system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -76,6 +76,12 @@ test: setup ## every test, the storm for a whole minute (TEST_STORM_S)
 
 attack: setup ## attack a cluster of two machines and the project of compose, as docs/security.md lists it (as root; ATTACK="--before COMMIT --out FILE")
 	$(BIN)/python -m tests.attack $(ATTACK)
+
+rotation: setup ## certificates of a minute and two new authorities under 16 streams, as root (11 minutes; ROTATION="--seconds 120")
+	$(BIN)/python -m tests.attack.rotation $(ROTATION)
+
+every-token: setup ## kill, block, drain or lose what serves after every token of 25 kinds of answers (hours, goes on where it was)
+	$(BIN)/python -m tests.faults.every_token $(EVERY_TOKEN)
 
 bench: setup ## measure against llama-server of the same build
 	tools/peers/build_llama_server.sh

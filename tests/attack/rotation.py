@@ -1,4 +1,4 @@
-"""Streams while certificates live for a minute and the authority is replaced twice: `python -m tests.attack.rotation`.
+"""Streams while certificates live for a minute and the authority is replaced twice: `make rotation`.
 
 Exit status 0 only if no stream broke, no request failed, and certificates were renewed as planned.
 """
@@ -18,6 +18,7 @@ from typing import Any
 import gguf
 import httpx
 
+from bench.machine import describe_commit, describe_machine
 from common.trust.authority import Authority
 from tests.attack.stage import QUESTION, ROOT, Stage, staged
 
@@ -67,7 +68,8 @@ def main() -> int:
     """Run, print, write the report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--out", type=Path)
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / f"{today}-rotation.json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pr-") as directory:
         settings = {"PUNA_NUM_PARALLEL": str(STREAMS + 4)}
@@ -75,12 +77,12 @@ def main() -> int:
         renewal.start()
         try:
             with staged(ROOT, Path(directory), life_s=LIFE_S, settings=settings) as stage:
-                report = asyncio.run(_run(stage, renewal, options.seconds))
+                report = {**describe_commit(), "machine": describe_machine()}
+                report |= asyncio.run(_run(stage, renewal, options.seconds))
         finally:
             renewal.end()
     print(json.dumps(report, indent=1))
-    if options.out:
-        options.out.write_text(json.dumps(report, indent=1) + "\n")
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
     renewed = report["renewals"] >= options.seconds / LIFE_S
     return 0 if renewed and not report["streams_broken"] and not report["requests_failed"] else 1
 

@@ -1,6 +1,6 @@
 """Break what serves an answer of the real engine after every one of its tokens, and compare the answer.
 
-    python -m tests.faults.every_token --out FILE [--minutes N]
+    make every-token EVERY_TOKEN="--minutes 60"
 
 Goes on where the report in FILE ends. Every kind of answer of `tests.faults.dialects` is lost at each of its tokens by
 each fault; what the client reads must be the undisturbed answer: same text, one end, same usage.
@@ -20,12 +20,14 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx
 
+from bench.machine import ROOT, describe_commit, describe_machine
 from protos import inference_pb2_grpc
 from tests.cluster import Cluster, start_cluster
 from tests.faults.dialects import IMAGE_MODEL, LANES, TEXT_MODEL, Answer, Lane, read
@@ -296,6 +298,8 @@ class Rig:
     def report(self) -> dict[str, Any]:
         """All figures."""
         return {
+            **describe_commit(),
+            "machine": describe_machine(),
             "tokens": dict(sorted(self.tokens.items())),
             "faults": {fault: tally.to_json(self.tokens) for fault, tally in self.tallies.items()},
         }
@@ -402,7 +406,9 @@ async def run(
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="the report, JSON; read first if it exists")
+    today = datetime.now(UTC).date().isoformat()
+    out = ROOT / "bench" / "results" / f"{today}-every-token.json"
+    parser.add_argument("--out", type=Path, default=out, help="the report, JSON; read first if it exists")
     parser.add_argument("--minutes", type=float, default=240.0)
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--fault", choices=FAULTS, action="append", default=[])
