@@ -65,6 +65,10 @@ def call(name, *words):
     if library.syscall(*map(ctypes.c_long, (NUMBERS[name], *words))) < 0:
         raise OSError(ctypes.get_errno(), name)
 
+def open_ring():
+    parameters = ctypes.create_string_buffer(120)  # which the kernel fills
+    call("io_uring_setup", 1, ctypes.addressof(parameters))
+
 def transfer(name, pid):
     content = ctypes.create_string_buffer(8)
     piece = (ctypes.c_void_p * 2)(ctypes.addressof(content), 8)
@@ -151,7 +155,7 @@ def attack():
         "overwrite": tried(lambda: open(wanted["own"], "r+b")),
         "unix": tried(lambda: connect(socket.AF_UNIX, wanted["unix"])),
         "datagram": tried(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)),
-        "io_uring": tried(lambda: call("io_uring_setup", 1, ctypes.addressof(ctypes.create_string_buffer(120)))),
+        "io_uring": tried(open_ring),
         "signal": tried(lambda: os.kill(os.getppid(), 0)),
         "environment": tried(lambda: open(f"/proc/{os.getppid()}/environ").read()),
         "privileges": str(with_privileges or capabilities()),
@@ -231,8 +235,9 @@ def attacked(
 
 def attempts_in(output: str) -> dict[str, str]:
     """Return the result of each attempt, as hostile code printed it."""
-    line = next(line for line in output.splitlines() if line.startswith("ATTACK "))
-    found: dict[str, str] = json.loads(line.removeprefix("ATTACK "))
+    lines = [line for line in output.splitlines() if line.startswith("ATTACK ")]
+    assert lines, f"the code did not come to its end: {output[-2000:]}"
+    found: dict[str, str] = json.loads(lines[0].removeprefix("ATTACK "))
     return found
 
 

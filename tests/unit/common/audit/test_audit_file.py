@@ -19,8 +19,10 @@ from common.audit.file import AuditFile
 file = AuditFile(Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.readline()
-for number in range(int(sys.argv[3])):
+number, other = 0, sys.argv[4].encode()
+while number < int(sys.argv[3]) or other not in file.path.read_bytes():
     file.append({"writer": sys.argv[2], "number": number}, is_durable=False)
+    number += 1
 """
 LINES_EACH = 400
 
@@ -38,12 +40,12 @@ def test_two_processes_write_one_chain_and_no_line_is_lost(tmp_path: Path) -> No
     path = tmp_path / "audit"
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path), name, str(LINES_EACH)],
+            [sys.executable, "-c", WRITER, str(path), name, str(LINES_EACH), f'"writer":"{other}"'],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        for name in ("a", "b")
+        for name, other in ("ab", "ba")  # each writes until it has seen the other
     ]
     for writer in writers:
         assert writer.stdout is not None
@@ -54,12 +56,11 @@ def test_two_processes_write_one_chain_and_no_line_is_lost(tmp_path: Path) -> No
         writer.stdin.flush()
     assert [writer.communicate(timeout=60) and writer.returncode for writer in writers] == [0, 0]
     lines = lines_in(path)
-    assert check_chain(lines) == 2 * LINES_EACH
-    names = [json.loads(line)["writer"] for line in lines]
-    assert names != sorted(names)  # they took turns
+    assert check_chain(lines) == len(lines)
     for name in ("a", "b"):
         numbers = [entry["number"] for entry in map(json.loads, lines) if entry["writer"] == name]
-        assert numbers == list(range(LINES_EACH))
+        assert numbers == list(range(len(numbers)))
+        assert len(numbers) >= LINES_EACH
 
 
 def test_a_process_that_starts_after_the_file_was_moved_goes_on_with_its_chain(tmp_path: Path) -> None:
