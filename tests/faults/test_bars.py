@@ -10,6 +10,7 @@ import pytest
 from tests.faults.bars.__main__ import run_in_turn, shown
 from tests.faults.bars.bar import Bar, Round, at_most, judged, shares
 from tests.faults.bars.catalogue import BARS
+from tests.faults.bars.disconnects import HELD
 from tests.faults.bars.open_loop import Tally, read_answer
 from tests.faults.bars.soak import slopes
 from tests.faults.bars.suites import run_tests
@@ -90,7 +91,7 @@ GOOD: dict[str, list[Round]] = {
     "partition": [KILLED | {"figures": {"packets": 3, "healed_s": 1.0, "stopped": 0, "failed": 0}}],
     "disconnect": [
         KILLED | {"figures": {"freed_ms": [20.0], "busy": 0}},
-        {"figures": {"descriptors": 0, "busy": 0}, "load": good_load()},
+        {"figures": {**dict.fromkeys(HELD, 0.0), "busy": 0}, "load": good_load()},
     ],
     "overload": [
         {"phase": "alone", "load": good_load(), "figures": {"peak_per_s": 10.0}},
@@ -163,7 +164,7 @@ def test_a_bar_without_rounds_is_missed(bar: Bar) -> None:
         ("partition", "stopped", 1),
         ("disconnect", "freed_ms", [251.0]),
         ("disconnect", "busy", 1),
-        ("disconnect", "descriptors", 1),
+        *(("disconnect", name, 1.0) for name in HELD),
         ("overload", "goodput_per_s", 8.9),
         ("overload", "more_bytes", 2**27),
         ("rolling", "mixed_s", 0.0),
