@@ -34,6 +34,7 @@ QUESTION = [{"role": "user", "content": "What is Puna?"}]
 SILENT = {
     "puna_gateway_retries_total",  # a replica that refuses, or dies before its first event
     "puna_gateway_key_store_up",
+    "puna_config_generation",  # of keys and certificates
     "puna_scheduler_crashes_in_a_row",  # from the third crash on
     "puna_runner_drafted_tokens_total",  # on request, where the measured time of calls pays
     # Readings of NVIDIA cards; tests/integration/host/test_gpu_drivers.py reads them from a driver.

@@ -76,9 +76,11 @@ async def serving(
     words = ["--model", str(model), "--listen", f"unix:{new(directory)}/r.sock", "--metrics-listen", "127.0.0.1:0"]
     command = runner_command("serve", [*words, "--layout", LAYOUT])
     log = directory / "runner.log"
-    spawned = await spawn_runner(command, log_path=log, inherited=inherited, environment=environment)
-    for descriptor in inherited:
-        os.close(descriptor)
+    try:
+        spawned = await spawn_runner(command, log_path=log, inherited=inherited, environment=environment)
+    finally:
+        for descriptor in inherited:
+            os.close(descriptor)
     try:
         hello = json.loads(await spawned.hello(DEADLINE_S))
         os.chown(directory, os.geteuid(), os.getegid())
