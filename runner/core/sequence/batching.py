@@ -1,10 +1,9 @@
 """Decide which inputs of which sequences go into the next decode call. Pure.
 
 Generating sequences get their one token first, unless a prompt of a higher band makes them wait. The rest goes to the
-prompt that is done first, of those of the highest band. Another one of that band shares the call where that delays the
-first less than a call of its own would delay all that wait, or where both are of the shorter half and about as long:
-the median is done as early, in fewer calls. Tenants take turns: each one's prompts count as queued behind what was
-computed of its earlier ones.
+prompt that is done first, of those of the highest band; another one of that band shares the call only where that delays
+the first less than a call of its own would delay all that wait. Tenants take turns: each one's prompts count as queued
+behind what was computed of its earlier ones.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -107,10 +106,7 @@ def plan_batch(
     able.sort(key=lambda row: (not row.generating and 1 + row.rank, row.pending_tokens - row.passed_tokens))
     if clocks is not None and len(clocks) > 1:
         able = _by_turns(able, dict(clocks))
-    ranks = [row.rank for row in able if not row.generating]
-    highest = min(ranks, default=0)
-    half = (ranks.count(highest) + 1) // 2  # of the prompts
-    like_tokens = 0  # inputs of a prompt that is about as long as the first one
+    highest = min([row.rank for row in able if not row.generating], default=0)
     rows: list[BatchRow] = []
     left_out: list[int] = []
     free: float = batch_tokens
@@ -120,12 +116,10 @@ def plan_batch(
             free = min(free, _prompt_tokens_max(cost, wait_s or STREAMS_WAIT_S_MAX))
         waits = not row.generating and row.rank > highest
         taken = 0 if waits else _taken_tokens(row, free=free, batch_is_empty=not rows)
-        is_alike = prompts < half and row.pending_tokens <= like_tokens
-        if taken and (is_alike or prompts * taken * cost.token_s <= (len(able) - index) * cost.fixed_s):
+        if taken and prompts * taken * cost.token_s <= (len(able) - index) * cost.fixed_s:
             free = max(0, free - taken)
             rows.append(row._replace(tokens=taken))
             prompts += not row.generating
-            like_tokens = like_tokens or 2 * row.pending_tokens * (not row.generating)
         else:
             left_out.append(row.key)
     return BatchPlan(tuple(rows), full, tuple(left_out))

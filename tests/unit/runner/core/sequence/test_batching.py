@@ -61,28 +61,11 @@ def test_the_prompt_that_is_done_first_gets_the_rest() -> None:
 
 
 @pytest.mark.behaviour("B-05")
-@pytest.mark.parametrize(
-    ("pending", "rows"),
-    [
-        ((128,) * 16, [4, 4, 4, 2, 1, 1]),
-        ((30,) * 16, [8, 4, 2, 1, 1]),
-        ((128,) * 3, [2, 1]),
-        ((128,) * 2, [1, 1]),
-        ((10, 200, 200, 200), [1, 2, 1]),
-        ((100, 150, 300, 300), [2, 1, 1]),
-    ],
-    ids=["as-many-as-fit", "short", "three", "two", "one-much-shorter", "about-as-long"],
-)
-def test_the_shorter_half_of_prompts_share_calls_where_inputs_take_the_time(
-    pending: tuple[int, ...], rows: list[int]
-) -> None:
-    waiting, found = [demand(key, tokens) for key, tokens in enumerate(pending)], list[int]()
-    while waiting:
-        plan = plan_batch(waiting, batch_tokens=512, cost=CallCost(fixed_s=0.001, token_s=0.005))
-        assert all(row.complete for row in plan.rows)
-        found.append(len(plan.rows))
-        waiting = [row for row in waiting if row.key in plan.left_out]
-    assert found == rows
+def test_prompts_that_arrive_together_end_one_after_the_other_where_inputs_take_the_time() -> None:
+    demands = [demand(key, 128) for key in range(4)]
+    plan = plan_batch(demands, batch_tokens=512, cost=CallCost(fixed_s=0.05, token_s=0.005))
+    assert taken(plan) == {0: 128}
+    assert plan.left_out == (1, 2, 3)
 
 
 @pytest.mark.behaviour("B-05")
