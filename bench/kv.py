@@ -111,7 +111,7 @@ async def measure_steps(setup: Setup) -> list[Verdict]:
             begun = len(stamps)
             is_saved = partial(_holds, states, len(prompt))
             await until(is_saved, what="the state is saved", deadline_s=DEADLINE_S)
-            during += gaps(stamps[max(0, begun - 1) :])
+            during += gaps(stamps[begun:])  # not of the calls that it shares with the other one
             prompt += setup.prompt(100 + seed, BLOCK_INPUTS)
         ended = len(stamps)
         await engine.until(lambda: len(stamps) >= ended + 200 or reading.done())
