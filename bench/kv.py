@@ -104,7 +104,7 @@ async def measure_steps(setup: Setup) -> list[Verdict]:
                 stamps.append(time.monotonic())
 
         engine.on_step = note
-        reading = asyncio.create_task(_read(engine, other))  # one whose tokens nobody reads is left out of calls
+        reading = asyncio.create_task(_read(engine, other))  # without a reader the engine pauses it
         prompt = setup.prompt(6)
         for seed in range(SAVES):
             await engine.ask(prompt, max_tokens=2, ignore_eos=True)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import resource
 import socket
@@ -19,6 +18,7 @@ from common.errors import ShuttingDown, StartupError
 from common.grpc.server import Audience, GrpcServer, bind_server
 from common.metrics_page import serve_metrics
 from common.network import is_private_listener, split_host_port
+from common.telemetry.collector import collect_garbage
 from common.telemetry.logs import get_logger
 from common.version import puna_version
 from gateway import metrics
@@ -66,11 +66,6 @@ DRAIN_S = 30.0
 # After the drain every stream has got its error object; what is left are clients that do not read.
 CUT_S = 2.0
 IDLE_CONNECTION_S = 60
-# New objects between two looks at the young ones, and how many of those before older ones are looked at.
-GARBAGE_THRESHOLDS = (20_000, 20, 20)
-# By these, looks at the oldest are hours apart: memory of runners that have ended would grow like a leak. What lives is
-# frozen or belongs to requests, so that a look takes a few milliseconds under load.
-OLD_GARBAGE_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,18 +102,6 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
             await asyncio.sleep(UNREADY_S)
     finally:
         await scheduler.close()
-
-
-async def collect_garbage(stop: asyncio.Event, every_s: float = OLD_GARBAGE_EVERY_S) -> None:
-    """Freeze the objects made at start, which Python would scan again and again, and collect garbage until `stop`."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
-    while not stop.is_set():
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(every_s):
-                await stop.wait()
-        gc.collect()
 
 
 @contextlib.asynccontextmanager
