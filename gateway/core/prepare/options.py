@@ -51,10 +51,11 @@ def plan_answer(
     _check_against_model(requested, model, context_tokens)
     given: dict[str, Any] = {name: value for name, value in merged.items() if name in RULES}
     seed = cast(int, merged.get("seed", _DRAW))
+    # As in Ollama, 0 and -2 ("fill the context") are no limit either.
     num_predict = cast(int, merged.get("num_predict", -1))
     return AnswerPlan(
         sampling=Sampling(**given, seed=drawn_seed if seed == _DRAW else seed % 2**64),
-        max_tokens=None if num_predict < 0 else num_predict,
+        max_tokens=num_predict if num_predict > 0 else None,
         keep_tokens=cast(int, merged.get("num_keep", 4)),
         stop=cast(tuple[str, ...], merged.get("stop", ())),
         cache_prompt=cast(bool, merged.get("cache_prompt", True)),

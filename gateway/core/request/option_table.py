@@ -27,7 +27,7 @@ def _whole(low: float, high: float, text: str) -> Rule:
 SAMPLING_RULES: Mapping[str, Rule] = {
     **sampling.RULES,
     "seed": _whole(-_INT64_MAX - 1, _INT64_MAX, "a 64-bit integer"),
-    "num_predict": _whole(-1, INT32_MAX, "-1 or at least 1"),
+    "num_predict": _whole(-2, INT32_MAX, "at least -2"),
     "num_keep": _whole(-1, INT32_MAX, "between -1 and num_ctx"),
     "stop": Rule(kind=OptionKind.STRINGS),
     "num_ctx": _whole(4, math.inf, "at least 4"),
@@ -142,7 +142,7 @@ def _integer(name: str, value: object) -> int:
 
 
 def _in_range(name: str, value: int | float, rule: Rule) -> int | float:
-    if not rule.allows(value) or (name == "num_predict" and value == 0):
+    if not rule.allows(value):
         raise out_of_range(name, rule)
     return value
 

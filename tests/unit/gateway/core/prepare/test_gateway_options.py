@@ -51,7 +51,7 @@ RANGES: list[tuple[str, list[Any], list[Any]]] = [
     ("presence_penalty", [-2, 2], [-2.1, 2.1]),
     ("frequency_penalty", [-2, 2], [-2.1, 2.1]),
     ("seed", [-(2**63), 2**63 - 1], [2**63, 2**64]),
-    ("num_predict", [-1, 1, 2**31 - 1], [0, -2, 2**63]),
+    ("num_predict", [-2, -1, 0, 1, 2**31 - 1], [-3, 2**63]),
     ("num_keep", [-1, 0, 4], [-2]),
     ("num_ctx", [4, 2**31], [3, 0, -1]),
     ("num_batch", [1], [0]),
@@ -159,8 +159,8 @@ def test_a_shorter_context_of_the_request_shortens_what_penalties_may_look_back_
         plan_answer(drawn_seed=DRAWN, dialect={}, model=MODEL, requested={"num_ctx": 512, "repeat_last_n": 513})
 
 
-@pytest.mark.parametrize(("num_predict", "max_tokens"), [(-2, None), (-1, None), (0, 0), (1, 1)])
-def test_only_negative_lengths_mean_as_long_as_it_takes(num_predict: int, max_tokens: int | None) -> None:
+@pytest.mark.parametrize(("num_predict", "max_tokens"), [(-2, None), (-1, None), (0, None), (1, 1)])
+def test_lengths_below_one_mean_as_long_as_it_takes(num_predict: int, max_tokens: int | None) -> None:
     assert (
         plan_answer(drawn_seed=DRAWN, dialect={}, model=MODEL, requested={"num_predict": num_predict}).max_tokens
         == max_tokens
