@@ -114,17 +114,8 @@ def corpus() -> dict[str, str] | str:
 
 
 def _downloaded(wanted: str, directory: Path) -> dict[str, str] | str:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--no-binary",
-        ":all:",
-        "--no-build-isolation",
-    ]
+    # The build back end stays isolated: pip asks it for the metadata, and .venv has none.
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", PACKAGE]
     try:
         subprocess.run(
             [*command, f"{PACKAGE}=={wanted}"], cwd=directory, check=True, timeout=DOWNLOAD_S_MAX, capture_output=True
