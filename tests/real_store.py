@@ -35,14 +35,14 @@ class RealStore:
         await self.pulls.close()
 
 
-async def open_store(directory: Path) -> RealStore:
-    """An empty store in a directory of its own."""
+async def open_store(directory: Path, listen: str = "127.0.0.1:0") -> RealStore:
+    """The store in a directory, or a new one."""
     settings = HostSettings(registries=NO_REGISTRY)
     store = Store(NodeModels(directory / "models", directory / "cache"), blob_bytes_max=BLOB_BYTES_MAX, prunes=True)
     pulls, _ = open_fetching(settings, store, directory / "cache")
     stores = ModelStoreServicer(store, pulls.pull)
     server = bind_server(
-        "127.0.0.1:0",
+        listen,
         register=lambda grpc_server: store_pb2_grpc.add_ModelStoreServicer_to_server(stores, grpc_server),
         services=[store_pb2.DESCRIPTOR.services_by_name["ModelStore"].full_name],
     )

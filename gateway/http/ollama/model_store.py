@@ -93,6 +93,7 @@ class StatusLine(ResponseModel):
     digest: str = ""
     total: int = Field(default=0, description="Bytes")
     completed: int = 0
+    peers: list[str] = Field(default=[], description="With success: nodes that the manifest or files came from")
 
 
 class ModelStore(Endpoints):
@@ -218,9 +219,10 @@ async def _tell(exchange: Exchange, feed: Feed[store_pb2.StoreProgress], *, stre
         if stream:
             await stream_ndjson(exchange, feed, _lines)
             return
-        async for _ in feed:
-            pass
-    await exchange.respond_json({"status": "success"})
+        last: dict[str, object] = {}
+        async for step in feed:
+            (last,) = _lines(step)
+    await exchange.respond_json(last)
 
 
 def _lines(step: store_pb2.StoreProgress) -> Iterable[dict[str, object]]:
@@ -229,6 +231,8 @@ def _lines(step: store_pb2.StoreProgress) -> Iterable[dict[str, object]]:
         line["digest"] = step.digest
     if step.total_bytes:
         line |= {"total": step.total_bytes, "completed": step.completed_bytes}
+    if step.peers:
+        line["peers"] = list(step.peers)
     yield line
 
 

@@ -23,7 +23,7 @@ from runner.core.registry.parts import Part, PartSizes, done_bytes, frontier, pl
 from runner.core.store.digests import qualified
 from runner.host import metrics
 from runner.host.registry.partial_file import PartialFile
-from runner.host.registry.sources import BlobChangedError, BlobSource, RangesUnknownError, describe
+from runner.host.registry.sources import BlobChangedError, BlobSource, PeerSource, RangesUnknownError, describe
 
 log = get_logger()
 
@@ -50,6 +50,7 @@ class BlobDownload:
 
     def __init__(self, file: PartialFile, *, sources: Sequence[BlobSource], pace: Pace, changes: Changes) -> None:
         """Ask `sources` in this order; each has the blob, in this size, as far as it is known."""
+        self.peers: set[str] = set()  # that bytes came from
         self._changes = changes
         self._file = file
         self._digest = file.digest
@@ -175,6 +176,8 @@ class BlobDownload:
                 if part.next + len(buffer) > part.stop:
                     raise BlobChangedError(f"{source.name} sends more than was asked for")
                 received.inc(len(data))
+                if isinstance(source, PeerSource):
+                    self.peers.add(source.name)
                 if len(buffer) >= WRITE_BYTES:
                     part = await self._write(index, buffer)
         except TimeoutError:

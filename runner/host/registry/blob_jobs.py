@@ -79,8 +79,10 @@ class BlobJobs:
 
         await asyncio.to_thread(check)
 
-    async def fetch(self, layer: Layer, sources: Sequence[BlobSource], on_progress: Callable[[int], None]) -> None:
-        """Have a blob in the store; `on_progress` gets the number of its bytes that are here.
+    async def fetch(self, layer: Layer, sources: Sequence[BlobSource], on_progress: Callable[[int], None]) -> set[str]:
+        """Have a blob in the store; return the names of the nodes that sent bytes of it.
+
+        `on_progress` gets the number of its bytes that are here.
 
         Raises:
             PunaError: see `BlobDownload.run`.
@@ -92,6 +94,7 @@ class BlobJobs:
                 on_progress(job.completed_bytes)
             job.check()
             on_progress(layer.size_bytes)
+            return job.download.peers if job.download is not None else set()
 
     @contextlib.asynccontextmanager
     async def _fetching(self, digest: str, size_bytes: int, sources: Sequence[BlobSource]) -> AsyncIterator[BlobJob]:

@@ -61,6 +61,7 @@ class Pull:
         self._peers = peers
         self._store = store
         self._jobs = jobs
+        self._used_peers: set[str] = set()
 
     async def run(self) -> None:
         """Have the model in the store, complete.
@@ -81,7 +82,7 @@ class Pull:
                 self._show("removing unused layers")
             await self._store.write_manifest(self._name, content)
         log.info("model.pulled", model=self._name.short(), manifest=digest_of(content)[:12])
-        self._show("success")
+        self.board.show(store_pb2.StoreProgress(status="success", peers=sorted(self._used_peers)))
 
     async def _manifest(self) -> bytes:
         """Return the registry's manifest, the newest one; another node's where the registry is not reached.
@@ -97,6 +98,7 @@ class Pull:
                 with contextlib.suppress(PunaError):
                     content = await peer.manifest(self._name.full())
                     log.info("manifest.of_peer", model=self._name.short(), peer=peer.name, text=error.message)
+                    self._used_peers.add(peer.name)
                     self._show(f"{self._client.host} is not reached, using the manifest of the node at {peer.name}")
                     return content
             if len(known) < len(self._peers):
@@ -114,7 +116,7 @@ class Pull:
         await self._jobs.check_room(layer for layer, sources in wanted if sources)
         for layer, sources in wanted:
             if sources:
-                await self._jobs.fetch(layer, sources, partial(self._show_blob, layer))
+                self._used_peers |= await self._jobs.fetch(layer, sources, partial(self._show_blob, layer))
             else:
                 self._show_blob(layer, layer.size_bytes)
 

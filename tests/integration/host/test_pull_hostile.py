@@ -402,10 +402,11 @@ async def test_a_manifest_of_another_host_over_tcp_needs_a_certificate_and_files
             open_store(tmp_path / "here", allowed) as here,
             open_store(tmp_path / "later", allowed) as later,
         ):
-            await there.pull(name)
+            assert list((await there.pull(name))[-1].peers) == []
             server.asked.clear()
             async with another_host(there, "127.0.0.1:0") as peer:
-                await here.pull(name, sources=[peer])  # the manifest of the registry proves files of any node
+                # The manifest of the registry proves files of any node.
+                assert list((await here.pull(name, sources=[peer]))[-1].peers) == [peer]
                 assert not [asked for asked in server.asked if asked.method == "GET" and DIGEST in asked.path]
                 server.http.shutdown()
                 server.http.server_close()
