@@ -32,13 +32,11 @@ from scheduler.core.state.shared_files import keeping_of
 from scheduler.core.stopping.stopping import advance_stop, order_stop
 from scheduler.core.values.asked import NOTHING_ASKED
 from scheduler.core.values.desired import DesiredPlacement, Phase, record_of
-from scheduler.core.values.faults import Fault
+from scheduler.core.values.faults import GONE
 from scheduler.core.values.keep_alive import TrackedReplica, expires_at_s
 from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, NodeView, RunnerState, RunnerView
 
 NODE_FORGOTTEN_S = 60.0  # until the placements of an unknown node are forgotten
-
-GONE = Fault(reason="runner_lost", message="model runner has unexpectedly stopped")
 
 
 def gain(state: ClusterState, event: LeadershipGained, now_s: float) -> None:
@@ -119,10 +117,7 @@ def follow_loads(state: ClusterState, now_s: float) -> None:
             continue
         present.add(job.id)
         job.attempt.was_reported = True
-        if runner.state is RunnerState.ERROR:
-            on_start_failed(state, job, runner.fault or GONE, now_s)
-        else:
-            take_report(state, job, runner, now_s)
+        take_report(state, job, runner, now_s)
 
     for job in state.jobs_by_age():
         if job.state in ON_HOST and job.attempt.was_reported and job.id not in present:

@@ -243,10 +243,8 @@ class SchedulerCore:
     def _runner_reported(self, event: RunnerReported, now_s: float) -> None:
         state, runner = self.state, event.runner
         job = state.job_of(runner.placement_id, runner.generation)
-        if runner.state is RunnerState.ERROR:
-            starting.on_start_failed(state, job, runner.fault or reconcile.GONE, now_s)
-            return
-        state.observed.see_start(event.node_id, runner, now_s)
+        if runner.state is not RunnerState.ERROR:
+            state.observed.see_start(event.node_id, runner, now_s)
         if runner.state in SERVING_STATES:
             reconcile.see_replica(state, runner, now_s)
         if job is not None:

@@ -64,6 +64,11 @@ def explain_exit(exit_code: int | None, log_tail: str, *, was_ready: bool) -> Ex
     return ExitCause(reason=reason, message=message[:MESSAGE_LENGTH_MAX])
 
 
+def has_loaded(log_tail: str) -> bool:
+    """Return True if a log says that the model was loaded, which its host need not have heard before the end."""
+    return any((_event(line) or {}).get("event") == "model.loaded" for line in log_tail.splitlines())
+
+
 def last_error_line(log_tail: str) -> str:
     """Return the last line of a log that reports an error; empty: none does."""
     errors, _ = _error_lines(log_tail)

@@ -20,7 +20,7 @@ from common.network import UNIX_PREFIX
 from common.telemetry.logs import get_logger
 from common.trust.identity import own_identity
 from protos import cluster_pb2
-from runner.core.host.exits import blamed_devices, explain_exit, refused_bytes
+from runner.core.host.exits import blamed_devices, explain_exit, has_loaded, refused_bytes
 from runner.core.host.tunnel import Purpose
 from runner.host import metrics
 from runner.host.home import HostHome
@@ -83,7 +83,6 @@ class HostRunner:
         self._silence = Silence(clock)
         self.engine_hung = asyncio.Event()  # its thread is blocked, as with a device that hangs
         self._hung = ""  # why the runner was ended
-        self._was_ready = False
         self._progress: FetchProgress | None = None  # of what comes before the engine reads the files
         self._drain = DrainDeadline(clock)
         self._stopping: asyncio.Task[None] | None = None
@@ -313,7 +312,9 @@ class HostRunner:
         elif said is not None and said.reason:
             self._fail(said.reason, said.message, process.exit_code)
         else:
-            cause = explain_exit(process.exit_code, read_log_tail(self._log_path), was_ready=self._was_ready)
+            tail = read_log_tail(self._log_path)
+            self._record.status.load_fraction = max(self.load_fraction, float(has_loaded(tail)))
+            cause = explain_exit(process.exit_code, tail, was_ready=self.load_fraction == 1.0)
             if cause.reason == DeviceMemoryExhausted.reason:
                 self._record.status.error.attempted.CopyFrom(self._attempted(cause.message))
             self._fail(cause.reason, cause.message, process.exit_code)
@@ -410,8 +411,6 @@ class HostRunner:
         before, self._status_at_s = self.state, self._clock.now_s()
         self._silence.hear()
         self._record = with_status(self._record, status)
-        if status.state in (cluster_pb2.RUNNER_STATE_READY, cluster_pb2.RUNNER_STATE_NO_SLOTS):
-            self._was_ready = True
         if status.hung_ms and not self.engine_hung.is_set():
             self._hung = f"the runner's engine made no progress for {status.hung_ms / MS_PER_S:.1f} s"
             self.engine_hung.set()

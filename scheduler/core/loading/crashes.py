@@ -21,7 +21,7 @@ from scheduler.core.state.events import CrashesBlamed
 from scheduler.core.state.load_jobs import UNPLACED, CrashPause, restart_pause_s
 from scheduler.core.state.replicas import serving_replicas
 from scheduler.core.state.residuals import keep
-from scheduler.core.values.desired import DesiredPlacement
+from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.faults import MEMORY_REASONS, CrashRow, Fault
 from scheduler.core.values.memory import DeviceBytes
 
@@ -34,15 +34,16 @@ CRASHES_KEPT = 16
 
 
 def see_crash(state: ClusterState, record: DesiredPlacement, fault: Fault, now_s: float) -> None:
-    """Take in the unexpected end of a replica that served."""
+    """Take in the unexpected end of a replica that served, or had just loaded and was not reported ready."""
     tracked = state.tracked.get(record.placement_id)
     is_known = tracked is not None and tracked.generation == record.generation
+    unseen_s = 0.0 if record.phase is Phase.STARTING else inf
     crash = Crash(
         at_s=now_s,
         life=(record.placement_id, record.generation),
         model_name=record.model_name,
         error=fault.message,
-        served_s=now_s - tracked.ready_since_s if tracked is not None and is_known else inf,
+        served_s=now_s - tracked.ready_since_s if tracked is not None and is_known else unseen_s,
     )
     _forget_old(state, now_s)
     key = (record.model_digest, record.node_id)

@@ -3,6 +3,7 @@
 - Refused for memory: leave a tenth more of that device free, plan again on fresh figures, at most three times.
 - The host did not answer: it may have acted; the same Start is sent again, which attaches to what runs.
 - The file or the request is at fault: no second attempt.
+- The runner ended once it had loaded: a crash as of any replica, and the model is loaded again.
 - No progress for `load_stall_s`: stopped, and all callers answered.
 """
 
@@ -10,6 +11,7 @@ from dataclasses import replace
 from math import inf
 
 from scheduler.core.loading.answers import fail, loading_answer
+from scheduler.core.loading.crashes import see_crash
 from scheduler.core.loading.expecting import size_bytes
 from scheduler.core.loading.fetch_failures import is_of_fetch, name_origins, on_fetch_failed
 from scheduler.core.planning.lending import LenderGone, lenders_of, loans_for
@@ -34,6 +36,7 @@ from scheduler.core.state.shared_files import keeping_of
 from scheduler.core.stopping.stopping import order_blind_stop, order_stop
 from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.faults import (
+    GONE,
     MEMORY_REASONS,
     PLACEMENT_MISMATCH,
     RUNNER_LOST,
@@ -43,7 +46,7 @@ from scheduler.core.values.faults import (
     unavailable,
 )
 from scheduler.core.values.memory import GIB
-from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, RunnerView
+from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, RunnerState, RunnerView
 
 LOAD_DEADLINE_S = 600.0  # however much it moves; and
 LOAD_DEADLINE_S_PER_GIB = 120.0  # more
@@ -119,6 +122,7 @@ def take_report(state: ClusterState, job: LoadJob, runner: RunnerView, now_s: fl
         return
     attempt = job.attempt
     attempt.last_error_line = runner.last_error_line
+    attempt.has_loaded = runner.load_fraction == 1.0 and not runner.is_fetching
     if runner.state in STARTING_STATES:
         if job.state is LoadState.STARTING:
             job.move(LoadState.LOADING, now_s)
@@ -130,6 +134,8 @@ def take_report(state: ClusterState, job: LoadJob, runner: RunnerView, now_s: fl
             state.emit(loading_answer(state, job, tuple(job.callers), now_s))
     elif runner.state in SERVING_STATES:
         _ready(state, job, runner, now_s)
+    elif runner.state is RunnerState.ERROR:
+        on_start_failed(state, job, runner.fault or GONE, now_s)
 
 
 def _progress_of(runner: RunnerView) -> Progress:
@@ -198,8 +204,20 @@ def on_start_failed(
         job.plan_again(now_s, pause_s=pause_s)
     elif fault.reason == RUNNER_LOST and not last and lenders_of(job.record.layout):
         job.plan_again(now_s, pause_s=max(pause_s, FRESH_FIGURES_S))  # most likely a lender went, not the runner
+    elif job.attempt.has_loaded:
+        _crashed(state, job, fault, now_s, last=last)
     else:
         fail(state, job, fault, now_s)
+
+
+def _crashed(state: ClusterState, job: LoadJob, fault: Fault, now_s: float, *, last: bool) -> None:
+    """Count the end of a runner that had loaded as a crash; the next attempt begins after the pause of crashes."""
+    assert job.record is not None, "started what was written"
+    see_crash(state, job.record, fault, now_s)
+    if last:
+        fail(state, job, fault, now_s)
+    else:
+        job.plan_again(now_s, pause_s=0.0)
 
 
 def _lend_failed(

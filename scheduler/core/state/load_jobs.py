@@ -100,6 +100,7 @@ class Attempt:
     sent_s: float = 0.0  # when the command was sent
     resend_at_s: float | None = None  # the host did not answer
     was_reported: bool = False  # the host has shown its runner
+    has_loaded: bool = False  # its runner had, by its last report
     last_error_line: str = ""  # that its runner has logged
     is_fetching: bool = False  # the host gets the files from another node first
     fetch_fraction: float = 0.0

@@ -31,6 +31,8 @@ class Fault:
     high_water: int = 0  # of a stale fence: the highest that the host has accepted; 0: not known
 
 
+GONE = Fault(reason=errors.RunnerLost.reason, message="model runner has unexpectedly stopped")
+
 # Another layout, another device or a later moment may do.
 MEMORY_REASONS = frozenset({errors.DeviceMemoryExhausted.reason, errors.InsufficientMemory.reason})
 # The host did not answer; it may have acted all the same.

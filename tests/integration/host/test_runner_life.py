@@ -137,6 +137,24 @@ async def test_a_killed_runner_is_reported_with_its_signal_within_half_a_second(
     watch.assert_within(0.5, "the runner is reported", took_s=took_s)
 
 
+async def test_a_runner_killed_between_its_load_and_the_first_report_that_its_host_reads_has_loaded(node: Node) -> None:
+    request = await node.start_request()
+    log = node.home / "logs" / f"runner-{request.placement.placement_id}-1.log"
+    running = asyncio.create_task(node.run(request))
+    await until(log.exists, what="the runner starts")
+    host = node.host.process
+    host.send_signal(signal.SIGSTOP)
+    try:
+        await until(lambda: '"model.loaded"' in log.read_text(), what="it has loaded")
+        (pid,) = pids_below(node.home)
+        os.kill(pid, signal.SIGKILL)
+    finally:
+        host.send_signal(signal.SIGCONT)
+    status = (await running).status
+    assert status.error.message == "the runner was ended by signal 9 (SIGKILL)"
+    assert status.load_fraction == 1.0
+
+
 async def test_an_idle_runner_that_hangs_as_a_whole_or_in_its_engine_thread_is_killed(node: Node) -> None:
     stopped, blocked = [await node.run(await node.start_request()) for _ in range(2)]
     with broken(engine_blocked(blocked.pid)):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler.core.loading.crashes import crash_rows
 from scheduler.core.state.effects import CheckLeadership, DropLeadership
 from scheduler.core.state.events import StartFailed
 from scheduler.core.values.faults import Fault
@@ -263,3 +264,36 @@ def test_a_stuck_load_blocks_no_other_model() -> None:
     assert world.is_ready("other")
     assert world.finals("stuck") == []
     assert world.runners["p2"].view.layout.devices[0].device_id == "gpu-1"
+
+
+def loaded_and_dead(world: World, message: str) -> None:
+    """Its process ends between the load and the first report of it."""
+    start_once(world)
+    world.hosts_take_starts()
+    world.load("p1", 1.0, telling=False)
+    world.crash("p1", Fault(reason="runner_lost", message=message))
+
+
+def test_a_runner_that_dies_once_it_has_loaded_is_a_crash_and_its_callers_get_the_next_one() -> None:
+    world = world_with(node())
+    world.ensure("c")
+    loaded_and_dead(world, "signal 9: last words")
+    (row,) = crash_rows(world.core.state, world.now_s)
+    assert (row.crashes, row.error, row.retry_at_s) == (1, "signal 9: last words", world.now_s + 0.5)
+    assert world.noted("model.load_failed") == []
+    world.pass_time(1)
+    world.settle()
+    assert world.is_ready("c")
+    assert world.runners["p1"].view.generation == 2
+
+
+def test_runners_that_die_each_time_they_have_loaded_fail_the_load_and_exclude_the_node() -> None:
+    world = world_with(node())
+    world.ensure("c")
+    for number in range(3):
+        world.pass_time(number)
+        loaded_and_dead(world, f"death {number}")
+    assert world.fault("c").message == "death 2"
+    (row,) = crash_rows(world.core.state, world.now_s)
+    assert row.crashes == 3
+    assert row.excluded_until_s is not None
