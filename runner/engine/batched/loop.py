@@ -252,7 +252,7 @@ class Loop(EngineLoop):
                 slot.generated_held -= excess
 
     def _admit(self) -> None:
-        """Give waiting sequences slots, by band and age; those whose state is being brought are passed over."""
+        """Give waiting sequences slots, by band and age. Only its own band passes one whose state is being brought."""
         if not self._waiting:
             return
         now_ns, slots = time.monotonic_ns(), self._context.slots
@@ -261,6 +261,7 @@ class Loop(EngineLoop):
             return  # as in most steps of a full context
         waiting = {sequence.id: sequence for sequence in self._waiting}
         shut: set[Band] = set()  # for which no running sequence can be paused
+        lowest: int = Band.LOW  # that may begin: a lower one would delay what is being brought
         for contender in in_order([sequence.contender(now_ns) for sequence in self._waiting]):
             sequence = waiting[contender.sequence_id]
             full = self._slots.busy >= slots
@@ -272,6 +273,9 @@ class Loop(EngineLoop):
                     return  # later ones would take the cells for which it waits
                 continue
             if self.states is not None and self.states.awaits(sequence):
+                lowest = min(lowest, contender.rank)
+                continue
+            if contender.rank > lowest:
                 continue
             if not full or self._pause_one(contender.band):
                 self._start(sequence)

@@ -172,6 +172,30 @@ async def test_a_state_is_saved_when_the_engine_stops_while_room_is_made_for_it(
     await states.close()
 
 
+async def test_no_lower_band_begins_while_the_state_of_a_higher_one_is_brought(zoo: Zoo, tmp_path: Path) -> None:
+    states, prompt = open_node(tmp_path), ids(21, 300)
+    async with connected(states, tmp_path, zoo("dense"), slots=3, context=1536) as engine:
+        await engine.ask(prompt, max_tokens=2)
+        await saved(states)
+    async with connected(states, tmp_path, zoo("dense"), slots=3, context=1536) as engine:
+        loop = engine.engine._loop
+        assert loop is not None
+        assert loop.states is not None
+        store, held = loop.states._store, list[Callable[[], None]]()
+        fetch = store.fetch
+        store.fetch = lambda *asked: held.append(lambda: fetch(*asked))  # type: ignore[method-assign]
+        normal = engine.open(prompt, max_tokens=2)
+        await until(lambda: len(held) == 1, what="the state is sent for")
+        low = engine.open(ids(22, 100), max_tokens=2, band=Band.LOW)
+        beside = await engine.ask(ids(23, 100), max_tokens=4, ignore_eos=True)
+        assert len(beside.ids) == 4, "one of the same band begins"
+        assert await engine.on_engine(lambda: (list(loop._running), len(loop._waiting))) == ([], 2)
+        held.pop()()
+        assert (await engine.read(normal)).cached_tokens == 299
+        await engine.read(low)
+    await states.close()
+
+
 async def test_large_states_are_copied_in_slices_while_others_decode(
     zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
