@@ -76,8 +76,13 @@ def fail(state: ClusterState, job: LoadJob, fault: Fault, now_s: float) -> None:
 
 
 def _end_record(state: ClusterState, job: LoadJob, record: DesiredPlacement) -> None:
-    """Drop the record of a failed load; if it replaced a lost replica, keep it as lost, to be replaced again."""
-    if job.own is None or state.leadership is None:
+    """Drop the record of a failed load; if it replaced a lost replica, keep it as lost, to be replaced again.
+
+    With leadership only the load ends: its host goes on, and the next leader takes the start up.
+    """
+    if state.leadership is None:
+        return
+    if job.own is None:
         forget(state, record.placement_id)
         return
     state.save_record(record.in_phase(Phase.LOST))

@@ -390,3 +390,15 @@ def test_of_what_was_forgotten_the_oldest_is_let_go_first() -> None:
     assert len(state.forgotten) == FORGOTTEN_MAX
     assert "old-0" not in state.forgotten
     assert {"old-1", f"old-{FORGOTTEN_MAX}"} <= state.forgotten.keys()
+
+
+def test_a_start_outlives_the_leadership_in_which_it_was_sent() -> None:
+    world = begun()
+    world.hosts_take_starts()
+    world.lose_leadership()
+    world.lead()
+    world.writes_done()
+    assert world.store["p1"].phase is Phase.STARTING
+    world.settle()
+    assert world.route("m:latest") == ["p1"]
+    assert world.runners["p1"].view.generation == 1
