@@ -16,7 +16,7 @@ from scheduler.core.planning.candidates import Placement
 from scheduler.core.planning.lending import nodes_of
 from scheduler.core.room.evictable import DWELL_S_MIN
 from scheduler.core.room.keep_cost import default_keep_alive_ms
-from scheduler.core.sizes.ledger import Kept, Need, needs_of
+from scheduler.core.sizes.ledger import Kept, LentTo, Need, Promise, needs_of
 from scheduler.core.sizes.rooms import Rooms
 from scheduler.core.state.aliases import take_over as take_over_aliases
 from scheduler.core.state.cluster_state import ClusterState, lost_keys
@@ -25,7 +25,7 @@ from scheduler.core.state.effects import AskRunner, RemoveDesired, SaveConstrain
 from scheduler.core.state.events import LeadershipGained
 from scheduler.core.state.load_jobs import ON_HOST, LoadJob, LoadTarget
 from scheduler.core.state.model_constraints import load_constraints
-from scheduler.core.state.promises import promises
+from scheduler.core.state.promises import promises, start_promises
 from scheduler.core.state.replicas import serving_replicas
 from scheduler.core.state.residuals import take_over
 from scheduler.core.state.shared_files import keeping_of
@@ -132,6 +132,7 @@ def reconcile(state: ClusterState, now_s: float) -> None:
         return
     loading = {job.record.placement_id for job in state.jobs.values() if job.record is not None}
     _adopt(state, loading)
+    crowded = _crowded_starts(state, loading)
     for record in list(state.desired.values()):
         if record.placement_id in loading or record.placement_id in state.stops:
             continue
@@ -143,7 +144,7 @@ def reconcile(state: ClusterState, now_s: float) -> None:
         runner = found[1] if found is not None and found[1].generation >= record.generation else None
         match record.phase:
             case Phase.STARTING:
-                _resume_start(state, record, runner, now_s)
+                _resume_start(state, record, runner, now_s, has_room=record.placement_id not in crowded)
             case Phase.RUNNING:
                 _check_running(state, record, runner, now_s)
             case Phase.STOPPING:
@@ -172,7 +173,31 @@ def _forget_in_time(state: ClusterState, record: DesiredPlacement, now_s: float)
         state.remove_record(record.placement_id)
 
 
-def _resume_start(state: ClusterState, record: DesiredPlacement, runner: RunnerView | None, now_s: float) -> None:
+def _crowded_starts(state: ClusterState, loading: set[str]) -> set[str]:
+    """Return the starts that were never observed and find no room: they were planned on older figures.
+
+    Any of them may run, so each is held against all others: of two that do not fit together none is repeated.
+    """
+    unseen: dict[str, tuple[tuple[Need, ...], list[Promise]]] = {}
+    for record in state.desired.values():
+        name, found = record.placement_id, state.observed.replica(record.placement_id)
+        is_seen = found is not None and found[1].generation >= record.generation
+        if record.phase is Phase.STARTING and not is_seen and name not in loading and name not in state.stops:
+            start = LentTo(placement_id=name, model_name=record.model_name, node_id=record.node_id)
+            needs = _needs(state, state.node(record.node_id), record) or ()
+            unseen[name] = needs, list(start_promises(start, needs))
+    crowded = set()
+    for name, (needs, _) in unseen.items():
+        others = (promise for other, (_, held) in unseen.items() if other != name for promise in held)
+        rooms = Rooms(policy=state.policy, promises=(*promises(state), *others))
+        if rooms.short_pools(needs, state.observed.nodes):
+            crowded.add(name)
+    return crowded
+
+
+def _resume_start(
+    state: ClusterState, record: DesiredPlacement, runner: RunnerView | None, now_s: float, *, has_room: bool
+) -> None:
     if runner is not None and runner.state in SERVING_STATES:
         state.save_record(record.in_phase(Phase.RUNNING))
         return
@@ -181,8 +206,7 @@ def _resume_start(state: ClusterState, record: DesiredPlacement, runner: RunnerV
     node = state.node(record.node_id)
     needs = _needs(state, node, record)
     is_drained = not state.drains.keys().isdisjoint(nodes_of(record.node_id, record.layout))
-    has_room = runner is not None or (not is_drained and _has_room(state, node, needs or ()))
-    if needs is None or record.planned is None or not has_room:
+    if needs is None or record.planned is None or (runner is None and (is_drained or not has_room)):
         state.remove_record(record.placement_id)
         return
     state.jobs_begun += 1
@@ -224,12 +248,6 @@ def _needs(state: ClusterState, node: NodeView | None, record: DesiredPlacement)
     architecture = file.facts.architecture if file is not None and file.facts is not None else ""
     kept = Kept(policy=state.policy, margins=state.margins, model_digest=record.model_digest, architecture=architecture)
     return needs_of(node, record.layout, record.planned, kept, state.observed.nodes)
-
-
-def _has_room(state: ClusterState, node: NodeView | None, needs: tuple[Need, ...]) -> bool:
-    """Return True if a start that was never observed still has room: it was planned on older figures."""
-    rooms = Rooms(policy=state.policy, promises=tuple(promises(state)))
-    return node is not None and not rooms.short_pools(needs, state.observed.nodes)
 
 
 def _check_running(state: ClusterState, record: DesiredPlacement, runner: RunnerView | None, now_s: float) -> None:

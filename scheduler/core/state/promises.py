@@ -1,9 +1,9 @@
 """Promises of memory: every byte of a device that is booked for a placement or a measurement now."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from scheduler.core.planning.lending import booked_bytes, lenders_of, lent_promises, own_report
-from scheduler.core.sizes.ledger import LentTo, Promise, freed_by
+from scheduler.core.sizes.ledger import LentTo, Need, Promise, freed_by
 from scheduler.core.state.cluster_state import ClusterState
 from scheduler.core.state.load_jobs import DONE, LoadJob
 from scheduler.core.values.desired import DesiredPlacement
@@ -27,19 +27,10 @@ def _placed(state: ClusterState, but_for: LoadJob | None) -> Iterator[Promise]:
             continue
         name = f"load:{job.id}" if job.record is None else job.record.placement_id
         named.add(name)
-        by_node: dict[str, dict[str, int]] = {job.placement.node_id: {}}
-        for need in job.placement.needs:
-            held = by_node.setdefault(need.node_id, {})
-            held[need.device_id] = held.get(need.device_id, 0) + need.total_bytes
-        for node_id, held in by_node.items():
-            lent_to = LentTo(placement_id=name, model_name=job.model_name, node_id=job.placement.node_id)
-            yield Promise(
-                placement_id=name,
-                node_id=node_id,
-                device_bytes=held,
-                starting=True,
-                lent_to=lent_to if node_id != lent_to.node_id else None,
-            )
+        placement = job.placement
+        yield from start_promises(
+            LentTo(placement_id=name, model_name=job.model_name, node_id=placement.node_id), placement.needs
+        )
     for stop in state.stops.values():
         if stop.placement_id not in named:
             named.add(stop.placement_id)
@@ -48,6 +39,22 @@ def _placed(state: ClusterState, but_for: LoadJob | None) -> Iterator[Promise]:
         if runner.placement_id not in named and runner.state is not RunnerState.ERROR:
             named.add(runner.placement_id)
             yield from replica_promises(state, node_id, runner)
+
+
+def start_promises(start: LentTo, needs: Iterable[Need]) -> Iterator[Promise]:
+    """Yield the promises of a start: its own node first, then the lenders."""
+    by_node: dict[str, dict[str, int]] = {start.node_id: {}}
+    for need in needs:
+        held = by_node.setdefault(need.node_id, {})
+        held[need.device_id] = held.get(need.device_id, 0) + need.total_bytes
+    for node_id, held in by_node.items():
+        yield Promise(
+            placement_id=start.placement_id,
+            node_id=node_id,
+            device_bytes=held,
+            starting=True,
+            lent_to=start if node_id != start.node_id else None,
+        )
 
 
 def measuring_promises(state: ClusterState) -> Iterator[Promise]:

@@ -8,6 +8,7 @@ from scheduler.core.reconcile import NODE_FORGOTTEN_S
 from scheduler.core.state.cluster_state import FORGOTTEN_MAX
 from scheduler.core.state.effects import PublishRoutes
 from scheduler.core.state.events import AliasPut, LeadershipGained, LeadershipLost, QueuesReported, TimePassed
+from scheduler.core.state.promises import promises
 from scheduler.core.stopping.stopping import RECOVERY_S, order_stop
 from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.faults import Fault
@@ -390,6 +391,31 @@ def test_of_what_was_forgotten_the_oldest_is_let_go_first() -> None:
     assert len(state.forgotten) == FORGOTTEN_MAX
     assert "old-0" not in state.forgotten
     assert {"old-1", f"old-{FORGOTTEN_MAX}"} <= state.forgotten.keys()
+
+
+@pytest.mark.parametrize("first", ["p1", "p2"])
+def test_of_unseen_starts_that_do_not_fit_together_none_is_repeated_and_what_runs_is_adopted(
+    first: str,
+) -> None:
+    world = served()
+    died = world.store["p1"].in_phase(Phase.STARTING)
+    world.runner_dies("p1")
+    world.ensure("c2", "n")
+    world.measure_all()
+    world.writes_done()
+    world.hosts_take_starts()
+    unseen = world.runners.pop("p2")
+    world.store = {"p1": died, "p2": world.store["p2"]}  # all that was written of p1 since is lost
+    world.store[first] = world.store.pop(first)
+    world.store = dict(reversed(world.store.items()))
+    next_leader(world)
+    world.writes_done()
+    assert (world.starts, world.store) == ([], {})
+    world.runners["p2"] = unseen
+    world.load("p2", 1.0)
+    world.report()
+    assert [one.placement_id for one in promises(world.core.state)] == ["p2"]
+    assert world.route("n:latest") == ["p2"]
 
 
 def test_a_start_outlives_the_leadership_in_which_it_was_sent() -> None:
