@@ -78,6 +78,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--answer", type=int, default=8, help="tokens of an answer in the open loop")
     parser.add_argument("--streams", type=int, nargs="+", default=[16, 64], help="answers at once")
     parser.add_argument("--tokens", type=int, default=2000, help="tokens of each of those")
+    parser.add_argument("--turns", type=int, default=1, help="how often each number of them is measured in a round")
     parser.add_argument(
         "--litellm", type=Path, help="a virtual environment with litellm[proxy], to be measured as well"
     )
@@ -110,12 +111,12 @@ async def _measure(benches: dict[str, Bench], options: argparse.Namespace) -> di
                     "gateway_core_share": round((processor_s(bench.gateway_pid) - cpu_s) / options.seconds, 3),
                     "runner_and_clients_core_share": round((_others_cpu_s(bench) - others_s) / options.seconds, 3),
                 }
-            for name, bench, _ in loops:
-                if name != "direct":
-                    entry["relay" if name == "gateway" else f"{name}_relay"] = [
-                        await _relay(clients[name], bench.gateway_pid, streams, options.tokens)
-                        for streams in options.streams
-                    ]
+            for turn in range(options.turns):
+                for streams in options.streams:
+                    # The machine's speed changes within seconds, so each relay is compared with the next one.
+                    for name in list(benches)[:: 1 if turn % 2 else -1]:
+                        relay = await _relay(clients[name], benches[name].gateway_pid, streams, options.tokens)
+                        entry.setdefault("relay" if name == "gateway" else f"{name}_relay", []).append(relay)
             rounds.append(entry)
             print(json.dumps(entry), flush=True)
     figures: dict[str, Any] = {"rounds": rounds, "summary": summary(rounds, options.rate)}

@@ -5,8 +5,8 @@ from typing import Any
 
 from bench.gateway.clients import Outcomes
 
-# The promises.
-ADDED_P50_MS, ADDED_P99_MS, TOKENS_PER_S = 1.5, 8.0, 20_000
+# S6, and what mutual TLS may cost.
+ADDED_P50_MS, ADDED_P99_MS, TOKENS_PER_S = 0.9, 4.0, 40_000
 TLS_ADDED_P50_MS, TLS_TOKENS_SHARE = 0.1, 0.98
 
 
@@ -37,10 +37,11 @@ def summary(rounds: list[dict[str, Any]], rate: float) -> dict[str, Any]:
         )
         for name in ("p50", "p99")
     }
-    relayed = max(
-        statistics.median(entry["relay"][i]["tokens_per_cpu_s"] for entry in rounds)
-        for i in range(len(rounds[0]["relay"]))
-    )
+    by_streams: dict[int, list[int]] = {}
+    for entry in rounds:
+        for relay in entry["relay"]:
+            by_streams.setdefault(relay["streams"], []).append(relay["tokens_per_cpu_s"])
+    relayed = max(statistics.median(rates) for rates in by_streams.values())
     share = statistics.median(entry["gateway"]["gateway_core_share"] for entry in rounds)
     failed = sum(entry["gateway"]["failed"] for entry in rounds)
     return {
@@ -49,15 +50,15 @@ def summary(rounds: list[dict[str, Any]], rate: float) -> dict[str, Any]:
         "relayed_tokens_per_core_s": round(relayed),
         "failed_requests": failed,
         "holds": {
-            f"added p50 < {ADDED_P50_MS} ms": added["p50"] < ADDED_P50_MS and not failed,
-            f"added p99 < {ADDED_P99_MS} ms": added["p99"] < ADDED_P99_MS and not failed,
+            f"added p50 <= {ADDED_P50_MS} ms": added["p50"] <= ADDED_P50_MS and not failed,
+            f"added p99 <= {ADDED_P99_MS} ms": added["p99"] <= ADDED_P99_MS and not failed,
             f"tokens/s of one core >= {TOKENS_PER_S}": relayed >= TOKENS_PER_S,
         },
     }
 
 
 def of_tls(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what mutual TLS costs: medians over the rounds of a gateway with it against one without."""
+    """Return what mutual TLS costs: medians over the rounds, and over the pairs of relays, with it and without."""
     added = statistics.median(
         entry["tls"]["first_token_ms"]["p50"] - entry["gateway"]["first_token_ms"]["p50"] for entry in rounds
     )
