@@ -16,7 +16,7 @@ import uvloop
 from common.errors import StartupError
 from common.ollama_environment import without_meaning
 from common.settings import REPLACED, PunaSettings
-from common.telemetry.logs import configure_logs, get_logger
+from common.telemetry.logs import configure_logs, drain_logs, get_logger
 from common.telemetry.metrics import LOOP_LAG, LOOP_TASKS
 from common.telemetry.tracing import start_tracing, stop_tracing
 from common.trust.identity import Identity, use_identity
@@ -49,6 +49,7 @@ def run_service(name: str, settings_type: type[S], serve: Callable[[S, asyncio.E
         finally:
             stop_tracing()
     except StartupError as error:
+        drain_logs()  # the reason is the last line
         print(f"puna {name}: {error}", file=sys.stderr)
         return 1
     return 0
