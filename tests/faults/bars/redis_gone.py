@@ -34,7 +34,7 @@ async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncItera
         away: set[str] = set()  # a balancer sends them nothing
         async with OpenLoop(lambda: rig.gateways(without=away), PER_SECOND) as load:
             before = await asyncio.to_thread(rig.serving)
-            await asyncio.sleep(max(10.0, size / 10))
+            await asyncio.sleep(max(10.0, size / 5))  # at full size long enough for a 99th percentile
             yield {"phase": "before", "load": load.take()}
             ended = rig.kill("redis")
             took = await _command(rig, size)
