@@ -1,5 +1,6 @@
 """Runners whose engine aborts or blocks: real processes with a fake engine on the cards of a fake build and driver."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,8 +15,9 @@ from runner.client import RunnerClient
 from tests.fake_nvml import FakeNvml
 from tests.integration.host.fake_build import CPU, EXCLUDED, OK, card, gpu
 from tests.integration.host.fake_host import SCENARIO
-from tests.integration.host.node import SMALL, Inventory, Node, runners_of, running_node
+from tests.integration.host.node import SMALL, Inventory, Node, is_alive, runners_of, running_node
 from tests.integration.runner.processes import collect, greedy
+from tests.waiting import Stopwatch, until
 from tools.model_zoo import build
 
 READY, ERROR = cluster_pb2.RUNNER_STATE_READY, cluster_pb2.RUNNER_STATE_ERROR
@@ -114,6 +116,44 @@ async def test_an_error_of_a_device_has_that_device_tested_and_no_other(tmp_path
             (event["device"], event["state"]) for event in told if "an error of the device" in event["reason"]
         ]
         assert since_error == [("GPU-2", "unchecked")]
+
+
+async def test_two_engine_threads_that_block_are_replaced_and_the_stream_of_a_third_device_goes_on(
+    tmp_path: Path, models_directory: Path
+) -> None:
+    async with cards_of(tmp_path, models_directory, 3, stall_on_seed=BAD_SEED, step_s=0.05) as node:
+        started = [await start_on(node, f"GPU-{number}") for number in (1, 2, 3)]
+        pids = [record.pid for _, record in started]
+        clients = [RunnerClient(record.address) for _, record in started]
+        tokens = 0
+
+        async def stream() -> None:
+            nonlocal tokens
+            async for event in clients[2].generate(greedy("Hello", max_tokens=100_000)):
+                tokens += len(event.tokens.tokens)
+
+        streaming = asyncio.create_task(stream())
+        watch = Stopwatch()
+        lost = await asyncio.gather(*(collect(client, bad_request()) for client in clients[:2]), return_exceptions=True)
+        assert [type(error) for error in lost] == [ModelUnavailable] * 2
+        for request, record in started[:2]:
+            error = await error_of(node, record)
+            assert error.reason == "runner_lost"
+            assert "the runner's engine made no progress for 10" in error.message
+            request.placement.generation += 1
+        await node.inventory(lambda inventory: set(states(inventory).values()) == {OK})
+        replaced = [await node.run(request) for request, _ in started[:2]]
+        replaced_s = watch.wall_s
+        assert [record.status.state for record in replaced] == [READY] * 2
+        before = tokens
+        await until(lambda: tokens > before, what="the third stream goes on")
+        assert not streaming.done()
+        assert is_alive(pids[2])
+        streaming.cancel()
+        await asyncio.gather(streaming, *(client.close() for client in clients), return_exceptions=True)
+        told = [event["reason"] for event in node.host.events if event.get("event") == "device.state"]
+        assert sum("the engine on it made no progress" in reason for reason in told) == 2
+        watch.assert_within(20, "both runners are replaced", took_s=replaced_s)
 
 
 BROKEN_ALONE = (BROKEN[0], "current device: 0, in function f at g.cu:1")
