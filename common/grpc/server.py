@@ -142,7 +142,7 @@ def bind_server(
     if is_unix and (fault := socket_fault(listen)):
         raise StartupError(fault)
     server = aio.server(
-        interceptors=[CallInterceptor(identity, revocations), *interceptors],
+        interceptors=[CallInterceptor(identity, revocations, audience), *interceptors],
         options=list({**SERVER_OPTIONS, **_AUDIENCE_OPTIONS[audience]}.items()),
         maximum_concurrent_rpcs=_STRANGERS_MAX if audience is Audience.STRANGERS else None,
     )
@@ -180,10 +180,19 @@ class CallInterceptor(aio.ServerInterceptor):
     A request with a number that is out of range is refused; streams of requests are checked by their servicers.
     """
 
-    def __init__(self, identity: IdentitySource | None, revocations: Revocations | None = None) -> None:
-        """Check no caller if `identity` is None: then the listener has no certificates."""
+    def __init__(
+        self,
+        identity: IdentitySource | None,
+        revocations: Revocations | None = None,
+        audience: Audience = Audience.CLUSTER,
+    ) -> None:
+        """Check no caller if `identity` is None: then the listener has no certificates.
+
+        Request ids come from processes of the cluster only: one that a client chose could be another client's.
+        """
         self._identity = identity
         self._revocations = revocations
+        self._has_ids = audience is Audience.CLUSTER
 
     async def intercept_service(
         self,
@@ -195,7 +204,7 @@ class CallInterceptor(aio.ServerInterceptor):
         if handler is None:
             return handler
         method = handler_call_details.method
-        request_id = _request_id(handler_call_details)
+        request_id = self._request_id(handler_call_details)
         make = {
             (False, False): grpc.unary_unary_rpc_method_handler,
             (False, True): grpc.unary_stream_rpc_method_handler,
@@ -212,6 +221,12 @@ class CallInterceptor(aio.ServerInterceptor):
             response_serializer=handler.response_serializer,
         )
         return wrapped
+
+    def _request_id(self, details: grpc.HandlerCallDetails) -> str:
+        for key, value in (details.invocation_metadata or ()) if self._has_ids else ():
+            if key == REQUEST_ID_KEY and isinstance(value, str):
+                return value
+        return new_request_id()
 
     def _guard_unary(self, behaviour: Any, method: str, request_id: str) -> Any:
         async def guarded(request: Any, context: ServicerContext) -> Any:
@@ -280,13 +295,6 @@ def _checked(request: Any, check: Callable[[], None] | None) -> Any:
             yield message
 
     return messages()
-
-
-def _request_id(details: grpc.HandlerCallDetails) -> str:
-    for key, value in details.invocation_metadata or ():
-        if key == REQUEST_ID_KEY and isinstance(value, str):
-            return value
-    return new_request_id()
 
 
 def _headers(context: ServicerContext) -> list[tuple[str, str]]:

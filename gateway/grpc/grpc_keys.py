@@ -4,12 +4,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import structlog
 from google.protobuf.message import DecodeError
 from grpc import aio
 
 from common.closing import closing
 from common.errors import InvalidRequest
-from common.ids import new_request_id
+from common.grpc.server import REQUEST_ID_KEY
 from common.network import peer_address
 from gateway.core.keys.keys import Scope
 from gateway.keys.authorizer import Authorizer
@@ -71,16 +72,17 @@ class KeyInterceptor(aio.ServerInterceptor):
 
     def _guard_unary(self, behaviour: Any, scope: Scope, method: str) -> Any:
         async def guarded(request: Any, context: Any) -> Any:
-            named = _named_in(request)
-            async with self._authorizer.visit(scope, **_credentials(context), act=method, named=named):
+            asks = await _asked(context)
+            async with self._authorizer.visit(scope, **asks, act=method, named=_named_in(request)):
                 return await behaviour(_read(request), context)
 
         return guarded
 
     def _guard_stream(self, behaviour: Any, scope: Scope, method: str) -> Any:
         async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
+            asks = await _asked(context)
             async with (
-                self._authorizer.visit(scope, **_credentials(context), act=method, named=_named_in(request)),
+                self._authorizer.visit(scope, **asks, act=method, named=_named_in(request)),
                 closing(behaviour(_read(request), context)) as messages,
             ):
                 async for message in messages:
@@ -116,11 +118,14 @@ def _named_in(request: Any) -> str:
     return str(getattr(request, "model", "") or getattr(request, "model_name", ""))
 
 
-def _credentials(context: Any) -> dict[str, Any]:
+async def _asked(context: Any) -> dict[str, Any]:
+    """Tell the caller the id of its call, and return who asks."""
+    request_id = str(structlog.contextvars.get_contextvars()["request_id"])
+    await context.send_initial_metadata(((REQUEST_ID_KEY, request_id),))
     metadata = [(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
     return {
         "authorizations": [value for key, value in metadata if key == "authorization"],
         "api_keys": [value for key, value in metadata if key == "x-api-key"],
         "address": peer_address(context.peer()),
-        "request_id": new_request_id(),
+        "request_id": request_id,
     }

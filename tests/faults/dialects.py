@@ -212,7 +212,9 @@ async def read(
 
 
 async def _read_grpc(stub: "inference_pb2_grpc.InferenceAsyncStub", lane: Lane, answer: Answer) -> None:
-    async for event in stub.Chat(grpc_request(lane), timeout=300):
+    events = stub.Chat(grpc_request(lane), timeout=300)
+    answer.request_id = str(dict(await events.initial_metadata())["x-request-id"])
+    async for event in events:
         match event.WhichOneof("event"):
             case "delta":
                 delta = event.delta

@@ -76,13 +76,16 @@ async def test_acts_on_replicas_have_placement_fence_and_digest(
         async with aio.insecure_channel(cluster.gateway.grpc_address) as channel:
             unload = inference_pb2_grpc.InferenceStub(channel).UnloadModel
             request = scheduler_pb2.UnloadModelRequest(model_name="demo")
-            await unload(request, metadata=(("authorization", f"Bearer {key}"),))
+            call = unload(request, metadata=(("authorization", f"Bearer {key}"),))
+            told = dict(await call.initial_metadata())["x-request-id"]
+            await call
         drained = await cluster.http.post("/puna/v1/nodes/node-1/drain", headers=bearer(key))
         assert drained.status_code == 200
     load, loaded_line, unload_line, unloaded, drain, _ = lines_of(path)
     assert (load["act"], load["fence"], load["decision"]) == ("POST /puna/v1/load", FENCE, "allowed")
     assert (loaded_line["digest"], loaded_line["placements"], loaded_line["fence"]) == (DIGEST, placement, FENCE)
     assert (unload_line["act"], unload_line["object"]) == ("/puna.v1.Inference/UnloadModel", "demo")
+    assert unload_line["request_id"] == unloaded["request_id"] == told
     assert (unloaded["digest"], unloaded["placements"], unloaded["status"]) == (DIGEST, placement, "OK")
     assert (drain["object"], drain["fence"]) == ("node-1", FENCE)
 

@@ -45,6 +45,22 @@ async def test_chat_streams_events_and_ends_in_done(stub: "inference_pb2_grpc.In
     assert done.placement.placement_id
 
 
+async def test_every_call_gets_the_id_of_the_logs_and_cannot_choose_it(
+    cluster: Cluster, stub: "inference_pb2_grpc.InferenceAsyncStub"
+) -> None:
+    theirs = (("x-request-id", "req_of_somebody_else"),)
+    calls: list[Any] = [
+        stub.Chat(inference_pb2.ChatRequest(model="demo", messages=[USER]), metadata=theirs),
+        stub.Chat(inference_pb2.ChatRequest(model="unknown", messages=[USER])),
+        stub.ShowModel(inference_pb2.ShowModelRequest(model="unknown")),
+    ]
+    ids = [dict(await call.initial_metadata())["x-request-id"] for call in calls]
+    assert [await call.code() for call in calls[1:]] == [grpc.StatusCode.NOT_FOUND] * 2
+    assert [event async for event in calls[0]]
+    assert cluster.runner.request_ids == ids[:1]
+    assert len({*ids, theirs[0][1]}) == len(ids) + 1
+
+
 async def test_generate_raw_and_rendered(cluster: Cluster, stub: "inference_pb2_grpc.InferenceAsyncStub") -> None:
     for raw in (True, False):
         async for _ in stub.Generate(inference_pb2.GenerateTextRequest(model="demo", prompt="x<|im_end|>", raw=raw)):
