@@ -39,7 +39,7 @@ SECOND_NODE = "b"
 STEP_S = 0.03  # for which the engine waits with every token, so that a client can act between two of them
 HUNG_S = 150.0
 READY_WITHIN_S = 120.0
-LANES_PER_ROUND = 20
+ANSWERS_PER_ROUND = 20
 TRIES_MAX = 8  # for one token; tokens whose text comes together with the next one's are never the last
 FAULTS = ("killed", "blocked", "drained", "vanished")
 
@@ -180,43 +180,40 @@ class Rig:
             if token not in tally.at_tokens[name_of(lane)] and tally.tries[name_of(lane), token] < TRIES_MAX
         ]
 
-    def choose(self, fault: str) -> dict[Lane, int]:
+    def choose(self, fault: str) -> list[tuple[Lane, int]]:
         """Choose answers for a round and the token after which each is to be lost."""
         missing = self.missing(fault)
-        self.draw.shuffle(missing)
-        chosen: dict[Lane, int] = {}
-        for lane, token in missing:
-            if len(chosen) < LANES_PER_ROUND:
-                chosen.setdefault(lane, token)
-        return chosen
+        return self.draw.sample(missing, min(len(missing), ANSWERS_PER_ROUND))
 
-    async def run_round(self, fault: str, chosen: dict[Lane, int]) -> None:
+    async def run_round(self, fault: str, chosen: Sequence[tuple[Lane, int]]) -> None:
         """Ask, break something when each answer is where it should be, read on, compare, repair."""
         await self.all_ready()
         tally = self.tallies[fault]
         seen_bytes = self.log.stat().st_size
-        leads_s = {lane: self.first_s[lane] + token * self.token_s[lane] for lane, token in chosen.items()}
-        longest_s = max(leads_s.values())
-        answers = {lane: Answer() for lane in chosen}
+        leads_s = [self.first_s[lane] + token * self.token_s[lane] for lane, token in chosen]
+        longest_s = max(leads_s)
+        answers = [Answer() for _ in chosen]
 
-        async def ask(lane: Lane) -> None:
-            await next_look(longest_s - leads_s[lane])
+        async def ask(lane: Lane, lead_s: float, answer: Answer) -> None:
+            await next_look(longest_s - lead_s)
             async with asyncio.timeout(HUNG_S):
-                await read(self.http, self.stub, lane, answers[lane])
+                await read(self.http, self.stub, lane, answer)
 
-        asked = {lane: asyncio.create_task(ask(lane)) for lane in chosen}
+        asked = [
+            asyncio.create_task(ask(lane, lead_s, answer))
+            for (lane, _), lead_s, answer in zip(chosen, leads_s, answers, strict=True)
+        ]
         await next_look(longest_s)
         node, pids = await self.victims(whole_node=fault in ("drained", "vanished"))
         mend = await getattr(self, f"_{fault}")(node, pids)
-        ended = await asyncio.gather(*asked.values(), return_exceptions=True)
-        for lane, error in zip(asked, ended, strict=True):
-            if error is not None:
-                answers[lane].error = f"hung or broke: {error!r}"
+        ended = await asyncio.gather(*asked, return_exceptions=True)
         await asyncio.to_thread(mend)
         tally.rounds += 1
-        for lane, token in chosen.items():
+        for (lane, token), answer, error in zip(chosen, answers, ended, strict=True):
+            if error is not None:
+                answer.error = f"hung or broke: {error!r}"
             tally.tries[name_of(lane), token] += 1
-            self._compare(tally, lane, answers[lane])
+            self._compare(tally, lane, answer)
         self._learn(tally, chosen, answers, seen_bytes)
         for model in (TEXT_MODEL, IMAGE_MODEL):  # as an operator who has seen the reason of the crashes
             await self.http.post("/puna/v1/load", json={"model": model})
@@ -226,21 +223,23 @@ class Rig:
         if difference := answer.differs_from(self.undisturbed[lane]):
             tally.wrong.append(f"{name_of(lane)}: {difference}")
 
-    def _learn(self, tally: Tally, chosen: dict[Lane, int], answers: dict[Lane, Answer], seen_bytes: int) -> None:
+    def _learn(
+        self, tally: Tally, chosen: Sequence[tuple[Lane, int]], answers: Sequence[Answer], seen_bytes: int
+    ) -> None:
         """Read from the gateway's log after which token each answer lost its replica."""
         with self.log.open("rb") as file:
             file.seek(seen_bytes)
             lines = [json.loads(line) for line in file if line.startswith(b"{") and b'"replica.lost"' in line]
-        by_id = {answer.request_id: lane for lane, answer in answers.items()}
+        by_id = {answer.request_id: asked for asked, answer in zip(chosen, answers, strict=True)}
         lost = set()
         for line in lines:
-            lane = by_id.get(line.get("request_id", ""))
-            if lane is not None:
-                lost.add(lane)
+            if found := by_id.get(line.get("request_id", "")):
+                lost.add(line["request_id"])
+                lane, wanted = found
                 token = line["at_token"]
                 tally.at_tokens[name_of(lane)].add(token)
                 # The next start is a little later if this one was too early.
-                late_s = (token - chosen[lane]) * self.token_s[lane]
+                late_s = (token - wanted) * self.token_s[lane]
                 self.first_s[lane] = max(0.0, self.first_s[lane] + 0.3 * -late_s)
         tally.lost += len(lost)
 
@@ -353,7 +352,7 @@ async def running_rig(directory: Path, *, seed: int) -> AsyncIterator[Rig]:
     model, projector = build_pair("mrope", directory)
     projector.rename(home / "models" / f"{IMAGE_MODEL}.mmproj.gguf")
     model.rename(home / "models" / f"{IMAGE_MODEL}.gguf")
-    settings = {"PUNA_KEEP_ALIVE": "-1", "PUNA_NUM_PARALLEL": str(LANES_PER_ROUND + 1)}
+    settings = {"PUNA_KEEP_ALIVE": "-1", "PUNA_NUM_PARALLEL": str(ANSWERS_PER_ROUND + 1)}
     cluster = await asyncio.to_thread(start_cluster, home, **ENGINE, **settings)
     try:
         second = SecondHost(cluster)
