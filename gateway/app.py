@@ -5,6 +5,7 @@ import contextlib
 import logging
 import resource
 import socket
+import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,8 @@ DRAIN_S = 30.0
 # After the drain every stream has got its error object; what is left are clients that do not read.
 CUT_S = 2.0
 IDLE_CONNECTION_S = 60
+# The event loop waits no longer than this for a thread that reads large texts to give the interpreter up.
+SWITCH_INTERVAL_S = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     Raises:
         StartupError: an address is taken, or reachable from elsewhere without consent.
     """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     metrics_address = serve_metrics(settings.metrics_listen, service="gateway", plaintext=settings.plaintext)
     scheduler = SchedulerClient(settings.scheduler_address)
     try:
