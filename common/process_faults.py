@@ -7,6 +7,7 @@ with the process that made it at the latest.
 import ctypes
 import errno
 import os
+import shlex
 import signal
 import subprocess
 import threading
@@ -195,3 +196,52 @@ class DiskFilled(InjectedFault):
     def _free_bytes(self) -> int:
         room = os.statvfs(self.directory)
         return room.f_frsize * (room.f_bfree if os.geteuid() == 0 else room.f_bavail)
+
+
+@dataclass(slots=True)
+class LinkBroken(InjectedFault):
+    """Packets from and to another machine are dropped: all, or those above a rate. Needs root and iptables.
+
+    A shell takes the rules away when this process has ended without having done so.
+    """
+
+    address: str  # of IPv4 or IPv6
+    bytes_s: int = 0  # that pass; 0: nothing
+    _healer: "subprocess.Popen[bytes] | None" = None
+
+    def inject(self) -> None:
+        """See InjectedFault."""
+        undo = "; ".join(shlex.join(self._words("-D", rule)) for rule in self._rules())
+        self._healer = subprocess.Popen(
+            ["/bin/sh", "-c", f"read -r _; {undo}"],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        for rule in self._rules():
+            done = subprocess.run(self._words("-I", rule), capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise OSError(errno.EPERM, " ".join(done.stderr.split()) or "iptables failed")
+
+    def has_happened(self) -> bool:
+        """See InjectedFault."""
+        checks = (self._words("-C", rule) for rule in self._rules())
+        return all(subprocess.run(check, capture_output=True, check=False).returncode == 0 for check in checks)
+
+    def heal(self) -> None:
+        """See InjectedFault."""
+        if self._healer is not None:
+            self._healer.communicate()
+
+    def _rules(self) -> list[list[str]]:
+        return [[*end, self.address, *self._limit(end[0]), "-j", "DROP"] for end in (["INPUT", "-s"], ["OUTPUT", "-d"])]
+
+    def _limit(self, chain: str) -> list[str]:
+        if not self.bytes_s:
+            return []
+        name = ["--hashlimit-name", f"puna-{os.getpid()}-{chain}"]  # of the table that counts the bytes
+        burst = ["--hashlimit-burst", f"{max(2 * self.bytes_s, 2**20)}b"]
+        return ["-m", "hashlimit", *name, "--hashlimit-above", f"{self.bytes_s}b/s", *burst]
+
+    def _words(self, act: str, rule: list[str]) -> list[str]:
+        return ["ip6tables" if ":" in self.address else "iptables", "-w", "5", act, *rule]

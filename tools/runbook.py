@@ -55,8 +55,8 @@ FAULTS = (
         area="Runners",
         name="a runner is stopped or starved",
         made_by="`puna chaos stop MODEL --yes`",
-        seen="`puna_gateway_report_age_seconds`; `puna ps` drops it after 2 s, `puna nodes` counts it as silent, "
-        "`puna doctor` names it; its host kills it after 10 s (`runner.hung` in the log)",
+        seen="`puna_gateway_replicas`: one `ready` less; `puna ps` drops it after 2 s, `puna nodes` counts it as "
+        "silent, `puna doctor` names it; its host kills it after 10 s (`runner.hung` in the log)",
         alerts=("PunaReplicasCrash",),
         action="Nothing: the host kills it. Again: look for memory pressure and other processes on the node.",
     ),
@@ -167,6 +167,7 @@ FAULTS = (
     Fault(
         area="Nodes",
         name="the network between nodes, or to the control processes, is cut",
+        made_by="`puna chaos cut NODE --yes`, `puna chaos slow NODE --yes`",
         seen="`puna_discovery_node_report_age_seconds`, `puna_host_discovery_connected`; answers go on elsewhere",
         alerts=("PunaNodeGone", "PunaStreamsNotResumed"),
         action="Repair the network; everything reconnects within 5 s. Replicas on both sides stay until one is idle.",
@@ -238,8 +239,8 @@ FAULTS = (
     Fault(
         area="Control",
         name="Redis comes back empty, or has lost its last writes",
-        seen="`puna_scheduler_leadership_changes_total`; runners stay, aliases and constraints are gone",
-        action="Set aliases, pins and keys of the API again, or restore Redis before.",
+        seen="`puna_scheduler_leadership_changes_total`; runners stay, the leader writes back what it knows",
+        action="Nothing if the leader lived on. Else restore Redis, or set aliases, pins and keys of the API again.",
     ),
     Fault(
         area="Control",

@@ -20,6 +20,8 @@ class FaultKind(StrEnum):
     BLOCK = "block"
     DISK = "disk"
     MEMORY = "memory"
+    CUT = "cut"
+    SLOW = "slow"
 
 
 @app.command()
@@ -28,19 +30,21 @@ def chaos(
         FaultKind,
         typer.Argument(
             help="kill, stop: a runner or a service. block: the engine thread of a runner. disk: fill it. "
-            "memory: take that of a device."
+            "memory: take that of a device. cut, slow: the link from this machine to another one (as root)."
         ),
     ],
     target: Annotated[
         str,
         typer.Argument(
             help="kill, stop, block: a model, or the id of a placement; kill, stop also redis, discovery, host, "
-            'scheduler or gateway of this machine\'s cluster. disk: "models" or "home". memory: the id of a device.'
+            'scheduler or gateway of this machine\'s cluster. disk: "models" or "home". memory: the id of a device. '
+            "cut, slow: a node, or an address."
         ),
     ],
     node: Annotated[str, typer.Option(metavar="ID", help="Where, if there are several; see `puna nodes`.")] = "",
     duration: Annotated[str, typer.Option("--for", metavar="TIME", help="How long, at most 1h.")] = "30s",
     leave: Annotated[str, typer.Option(metavar="SIZE", help="disk, memory: what stays free.")] = "0",
+    rate: Annotated[str, typer.Option(metavar="SIZE", help="slow: what passes in a second, each way.")] = "1MiB",
     yes: Annotated[bool, typer.Option("--yes", help="Required: requests may be slower, and may fail.")] = False,
     home: Home = None,
 ) -> None:
@@ -56,9 +60,17 @@ def chaos(
     from common.durations import parse_go_duration_ms
 
     try:
-        duration_s, leave_bytes = parse_go_duration_ms(duration) / 1000, parse_byte_size(leave)
+        duration_s = parse_go_duration_ms(duration) / 1000
+        leave_bytes, rate_bytes_s = parse_byte_size(leave), parse_byte_size(rate)
     except ValueError as error:
         raise CommandFailed(str(error), ExitCode.USAGE) from error
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # undo it, as after Ctrl-C
-    order = Order(fault=fault, target=target, node=node, duration_s=duration_s, leave_bytes=leave_bytes)
+    order = Order(
+        fault=fault,
+        target=target,
+        node=node,
+        duration_s=duration_s,
+        leave_bytes=leave_bytes,
+        rate_bytes_s=rate_bytes_s,
+    )
     carry_out(server(), order, home=home or CliSettings.load().home, say=lambda text: print(text, flush=True))

@@ -1,5 +1,9 @@
-"""Faults for exercises: those of nodes through a gateway, those of this machine's services here."""
+"""Faults for exercises: those of nodes through a gateway, those of this machine's services and links here."""
 
+import ipaddress
+import os
+import shutil
+import socket
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -10,7 +14,8 @@ from typing import Any
 from cli.cluster.home import is_locked, read_record, real_home
 from cli.errors import CommandFailed, ExitCode
 from cli.server import Server
-from common.process_faults import Killed, Stopped
+from common.network import split_host_port
+from common.process_faults import InjectedFault, Killed, LinkBroken, Stopped
 
 SERVICES = ("redis", "discovery", "host", "scheduler", "gateway")
 _PATH = "/puna/v1/chaos"
@@ -27,6 +32,7 @@ class Order:
     node: str
     duration_s: float
     leave_bytes: int
+    rate_bytes_s: int = 0
 
     def body(self, *, node: str = "", target: str = "") -> dict[str, Any]:
         """Return the body of the request to a gateway."""
@@ -48,6 +54,8 @@ def carry_out(server: Server, order: Order, *, home: Path, say: Callable[[str], 
     try:
         if order.fault in ("kill", "stop") and order.target in SERVICES:
             _break_service(server, order, home, say)
+        elif order.fault in ("cut", "slow"):
+            _break_link(server, order, say)
         else:
             _break_node(server, order, say)
     except KeyboardInterrupt:
@@ -100,31 +108,63 @@ def _find(server: Server, order: Order) -> tuple[str, str]:
 
 
 def _break_service(server: Server, order: Order, home: Path, say: Callable[[str], None]) -> None:
-    """Signal a process of this machine's cluster, once a gateway of it has allowed and recorded that."""
+    """Signal a process of this machine's cluster."""
     real = real_home(home)
     record = read_record(real)
     pid = record.services[order.target].pid if record is not None and order.target in record.services else None
     if pid is None or not is_locked(real):
         raise CommandFailed(f"no {order.target} runs in {real}; for that of another home: --home", ExitCode.NOT_FOUND)
+    fault = Killed(pid) if order.fault == "kill" else Stopped(pid)
+    done = "is killed" if order.fault == "kill" else "is stopped"
+    _break_here(server, order, fault, f"{order.target} (pid {pid})", done, say)
+
+
+def _break_link(server: Server, order: Order, say: Callable[[str], None]) -> None:
+    """Drop packets between this machine and another one."""
+    if os.geteuid() != 0 or shutil.which("iptables") is None:
+        raise CommandFailed(f"{order.fault} needs root and iptables on this machine")
+    try:
+        address = ipaddress.ip_address(order.target)
+    except ValueError:
+        address = _address_of(server, order.target)
+    if address.is_loopback:
+        raise CommandFailed(f"{order.target} is on this machine", ExitCode.USAGE)
+    slow = order.fault == "slow"
+    done = f"lets {order.rate_bytes_s} bytes/s pass each way" if slow else "is cut"
+    fault = LinkBroken(str(address), bytes_s=max(1, order.rate_bytes_s) if slow else 0)
+    _break_here(server, order, fault, f"the link to {address}", done, say)
+
+
+def _address_of(server: Server, node: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    found = [one["address"] for one in server.get("/puna/v1/nodes").get("nodes") or [] if one["id"] == node]
+    try:
+        return ipaddress.ip_address(socket.gethostbyname(split_host_port(found[0])[0]))
+    except (IndexError, ValueError, OSError) as error:
+        raise CommandFailed(f"{node!r} is no address, and no node on another machine", ExitCode.NOT_FOUND) from error
+
+
+def _break_here(
+    server: Server, order: Order, fault: InjectedFault, name: str, done: str, say: Callable[[str], None]
+) -> None:
+    """Break something of this machine, once a gateway of its cluster has allowed and recorded that."""
     with closing(server.stream(_PATH, order.body())) as news:
         for _ in news:
             pass
-    fault = Killed(pid) if order.fault == "kill" else Stopped(pid)
     try:
         fault.inject()
         deadline_s = time.monotonic() + _HAPPENS_WITHIN_S
         while not fault.has_happened():
             if time.monotonic() > deadline_s:
-                raise CommandFailed(f"{order.target} (pid {pid}) goes on; nothing was broken")
+                raise CommandFailed(f"{name} goes on; nothing was broken")
             time.sleep(_LOOK_S)
-        _say_begun(order, f"{order.target} (pid {pid}) is {'killed' if order.fault == 'kill' else 'stopped'}", say)
-        if order.fault == "stop":
+        _say_begun(order, f"{name} {done}", say)
+        if order.fault != "kill":
             time.sleep(order.duration_s)
     except OSError as error:
-        raise CommandFailed(f"{order.target} (pid {pid}): {error.strerror or error}") from error
+        raise CommandFailed(f"{name}: {error.strerror or error}") from error
     finally:
         fault.heal()
-    if order.fault == "stop":
+    if order.fault != "kill":
         say("it has ended")
 
 

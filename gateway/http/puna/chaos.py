@@ -9,7 +9,7 @@ from pydantic import Field
 
 from common.clock import MS_PER_S
 from common.closing import closing
-from common.errors import NodeNotFound, PermissionDenied
+from common.errors import InvalidRequest, NodeNotFound, PermissionDenied
 from common.telemetry.logs import get_logger
 from gateway.core.keys.keys import Scope
 from gateway.http.endpoint.exchange import Exchange
@@ -36,15 +36,19 @@ class FaultName(StrEnum):
     BLOCK = "block"
     DISK = "disk"
     MEMORY = "memory"
+    CUT = "cut"
+    SLOW = "slow"
 
 
 class ChaosBody(OwnBody):
-    """POST /puna/v1/chaos. Without a node nothing is done but the checks, for faults of a machine's own services."""
+    """POST /puna/v1/chaos. Without a node nothing is done but the checks: for faults that the caller makes itself."""
 
     fault: FaultName = Field(strict=False)
     node: str = Field(default="", max_length=NODE_LENGTH_MAX)
     target: str = Field(
-        min_length=1, max_length=256, description="A placement, `models` or `home`, a device, a service"
+        min_length=1,
+        max_length=256,
+        description="A placement, `models` or `home`, a device, a service, the other end of a link",
     )
     duration_s: Annotated[float, Between(0.1, DURATION_S_MAX)] = 30.0
     leave_bytes: Annotated[int, Between(0, 2**62, whole=True)] = Field(default=0, description="Of disk and memory")
@@ -77,6 +81,8 @@ class Chaos(Endpoints):
             raise PermissionDenied("this cluster is marked as production (PUNA_PRODUCTION) and takes no faults")
         if current_key() is None:
             raise PermissionDenied("faults need a key with the scope admin:cluster; this gateway asks for no keys")
+        if body.node and body.fault in (FaultName.CUT, FaultName.SLOW):
+            raise InvalidRequest("a link is broken by `puna chaos` on one of its machines", param="node")
         exchange.record.changes = {"object": body.target, "fault": body.fault, "to": body.node}
         log.warning("fault.asked", fault=body.fault, node=body.node, target=body.target, duration_s=body.duration_s)
         async with self.service.work_feed(self._steps(body), exchange.record) as feed:

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -38,6 +40,7 @@ from tests.waiting import until
 PATH = "/puna/v1/chaos"
 NODE, PLACEMENT = "node-1", "11111111-2222"
 MIB = 2**20
+ELSEWHERE = "192.0.2.77"  # for documentation: no machine has it (RFC 5737)
 # A process whose thread "engine" waits, as one that computes would.
 VICTIM = """
 import threading
@@ -96,7 +99,7 @@ def breakable(
 ) -> Callable[..., Any]:
     """Start a gateway and a node that it breaks. Clients send a key that may do so."""
     file = tmp_path / "keys.json"
-    create({"owner": "ada", "tenant": "ada", "scopes": ["admin:cluster"]}, file, as_json=True)
+    create({"owner": "ada", "tenant": "ada", "scopes": ["admin:cluster", "models:read"]}, file, as_json=True)
     key = json.loads(capsys.readouterr().out)["key"]
 
     @asynccontextmanager
@@ -237,3 +240,64 @@ async def test_a_service_is_only_broken_where_it_runs(breakable: Callable[..., A
                 home=tmp_path,
                 say=print,
             )
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[str]:
+    """An address that this machine has for now, so that packets to it can be sent without any network."""
+    if os.geteuid() != 0 or shutil.which("iptables") is None:
+        pytest.skip("links are broken by root with iptables (make deps-system)")
+    subprocess.run(["ip", "address", "replace", f"{ELSEWHERE}/32", "dev", "lo"], check=True)
+    yield ELSEWHERE
+    subprocess.run(["ip", "address", "delete", f"{ELSEWHERE}/32", "dev", "lo"], check=True)
+
+
+def passes(address: str, *, kib: int = 1) -> bool:
+    """Return False if the kernel drops a datagram of so many."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        try:
+            for _ in range(kib):
+                sender.sendto(bytes(1024), (address, 9))
+        except PermissionError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize(("fault", "little"), [("cut", False), ("slow", True)])
+async def test_a_link_is_broken_until_the_command_ends(
+    breakable: Callable[..., Any], tmp_path: Path, elsewhere: str, fault: str, *, little: bool
+) -> None:
+    order = Order(fault=fault, target=elsewhere, node="", duration_s=600, leave_bytes=0, rate_bytes_s=1024)
+    async with breakable() as cluster:
+        key = cluster.http.headers["authorization"].removeprefix("Bearer ")
+        call = f"carry_out(Server({cluster.url!r}, {key!r}), {order!r}, home=Path({str(tmp_path)!r}), say=say)"
+        script = f"""
+from pathlib import Path
+from cli.commands.chaos import Order, carry_out
+from cli.server import Server
+say = lambda text: print(text, flush=True)
+{call}
+"""
+        child = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        said = (await child.stdout.readline()).decode()
+        assert said.startswith(f"the link to {elsewhere} ")
+        assert (passes(elsewhere), passes(elsewhere, kib=4096)) == (little, False)
+        child.kill()  # it has no time to undo anything
+        await child.wait()
+        await until(lambda: passes(elsewhere, kib=4096), what="packets pass again")
+
+
+@pytest.mark.parametrize(
+    ("target", "said"), [("127.0.0.1", "is on this machine"), ("no such node", "no node on another machine")]
+)
+async def test_a_link_that_does_not_leave_this_machine_is_not_broken(
+    breakable: Callable[..., Any], tmp_path: Path, elsewhere: str, target: str, said: str
+) -> None:
+    order = Order(fault="cut", target=target, node="", duration_s=1, leave_bytes=0)
+    async with breakable() as cluster:
+        server = Server(cluster.url, cluster.http.headers["authorization"].removeprefix("Bearer "))
+        with pytest.raises(CommandFailed, match=said):
+            await asyncio.to_thread(carry_out, server, order, home=tmp_path, say=print)
+        answer = await cluster.http.post(PATH, json=body("cut", target=elsewhere))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "node")
