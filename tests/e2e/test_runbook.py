@@ -1,18 +1,23 @@
 """Faults of a running cluster, and what the runbook says of them: its metrics move, and its alerts fire.
 
-Rows without a case need what this cluster lacks: a second node, a device that breaks, hours, or an operator's mistake.
+Rows without one need what this cluster lacks: a second node, a device that breaks, hours, or an operator's mistake.
 """
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import pytest
+from redis import Redis
 
 from common.process_faults import Killed, ProcessFault, Stopped
 from tests.cluster import Cluster, start_cluster
+from tests.faults.faults import broken, engine_blocked
 from tests.prometheus import Prometheus, start_prometheus
 from tests.waiting import wait_until
 from tools.runbook import FAULTS, Fault
@@ -23,6 +28,7 @@ pytestmark = pytest.mark.skipif(
 
 SEEN_DEADLINE_S = 60.0
 OVER_DEADLINE_S = 90.0
+CLIENTS = 60  # more than may wait for the model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +113,14 @@ class Watched:
         """List the runners that answer, as their nodes say."""
         return [one for one in self.cluster.runners() if one["state"] in ("ready", "no_slots")]
 
+    def runner(self) -> int:
+        """Return the process that serves, once the model answers again."""
+        wait_until(lambda: ask(self.cluster) == 200, deadline_s=60, what="the model answers")
+        # What a node says of its runner may be older than its answer.
+        wait_until(lambda: len(self.serving()) == 1, deadline_s=30, what="the runner is listed")
+        (runner,) = self.serving()
+        return int(runner["pid"])
+
     def await_quiet(self, alerts: set[str]) -> None:
         """Return once none of the alerts fires."""
         wait_until(lambda: not self.fires() & alerts, deadline_s=OVER_DEADLINE_S, what=f"{alerts} are over")
@@ -177,13 +191,10 @@ def test_the_second_death_of_a_runner_fires_the_alert_and_the_first_one_does_not
     assert "PunaReplicasCrash" in row.alerts
     assert "puna_scheduler_replicas_lost_total" in row.seen
     for number in range(2):
-        wait_until(lambda: ask(watched.cluster) == 200, deadline_s=60, what="the model answers")
+        runner = watched.runner()
         assert "PunaReplicasCrash" not in watched.fires(), f"after {number} deaths"
-        # What a node says of its runner may be older than its answer.
-        wait_until(lambda: len(watched.serving()) == 1, deadline_s=30, what="the runner is listed")
-        (runner,) = watched.serving()
         before = watched.prometheus.value(lost)
-        fault = Killed(runner["pid"])
+        fault = Killed(runner)
         fault.inject()
         wait_until(fault.has_happened, deadline_s=5, what="the runner is dead")
         wait_until(
@@ -194,3 +205,78 @@ def test_the_second_death_of_a_runner_fires_the_alert_and_the_first_one_does_not
     wait_until(
         lambda: "PunaReplicasCrash" in watched.fires(), deadline_s=SEEN_DEADLINE_S, what="the alert of two deaths fires"
     )
+
+
+@contextmanager
+def damaged_file(watched: Watched) -> Iterator[None]:
+    file = watched.cluster.models / "damaged.gguf"
+    file.write_bytes(b"GGUF" + bytes(64))
+    yield
+    file.unlink()
+
+
+@contextmanager
+def client_that_leaves(watched: Watched) -> Iterator[None]:
+    body = {"model": "demo", "prompt": "Once", "options": {"num_predict": -1}}
+    with httpx.stream("POST", f"{watched.cluster.url}/api/generate", json=body, timeout=60) as answer:
+        next(answer.iter_lines())
+    yield
+
+
+@contextmanager
+def more_than_can_wait(watched: Watched) -> Iterator[None]:
+    """Ask while the runner is stopped; those that wait are answered at the next one."""
+    runner = watched.runner()
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        with broken(Stopped(runner)):
+            codes = [clients.submit(ask, watched.cluster) for _ in range(CLIENTS)]
+            yield
+        assert {code.result() for code in codes} == {200, 503}
+
+
+@contextmanager
+def silent_runner(watched: Watched) -> Iterator[None]:
+    with broken(Stopped(watched.runner())):
+        yield
+
+
+@contextmanager
+def hung_engine(watched: Watched) -> Iterator[None]:
+    with broken(engine_blocked(watched.runner())):
+        yield
+
+
+@contextmanager
+def empty_store(watched: Watched) -> Iterator[None]:
+    with Redis(unix_socket_path=str(watched.cluster.home / "run" / "redis.sock")) as client:
+        client.flushall()
+    yield
+    assert ask(watched.cluster) == 200
+
+
+# What makes a row happen, and a query of the row's metric, whose value rises.
+ACTS: Mapping[str, tuple[Callable[[Watched], AbstractContextManager[None]], str]] = {
+    "a model file is damaged or hostile": (damaged_file, 'puna_host_models{state="unusable"}'),
+    "a client leaves, reads slowly or sends nothing": (
+        client_that_leaves, 'sum(puna_gateway_requests_total{outcome="canceled"})',
+    ),
+    "answers end with errors": (more_than_can_wait, 'sum(puna_gateway_requests_total{outcome="queue_full"})'),
+    "a runner is stopped or starved": (silent_runner, '-sum(puna_gateway_replicas{state="ready"})'),
+    "the engine thread hangs, for example in a GPU driver": (hung_engine, "sum(puna_host_runner_ends_total)"),
+    "Redis comes back empty, or has lost its last writes": (
+        empty_store, "sum(puna_scheduler_leadership_changes_total)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_a_row_that_no_service_makes_shows_its_metric(watched: Watched, name: str) -> None:
+    make, query = ACTS[name]
+    assert set(re.findall(r"puna_\w+", query)) <= set(re.findall(r"puna_\w+", row_of(name).seen))
+    before = watched.prometheus.value(query)
+    with make(watched):
+        wait_until(
+            lambda: watched.prometheus.value(query) > before,
+            deadline_s=SEEN_DEADLINE_S,
+            what=f"{query} is above {before}",
+        )
