@@ -116,11 +116,16 @@ async def _let_in(stage: Stage, caller: Caller) -> list[str]:
     """Return the methods that a node may call and that this one is let in to."""
     report = report_of(stage, "f").SerializeToString()
     calls = [(stage.discovery, method) for method in _OF_NODES] + [(stage.hosts[0], method) for method in _OF_HOSTS]
-    answers = [
-        await exchange(address, method, report if method == REGISTER else b"", caller, within_s=5)
-        for address, method in calls
-    ]
-    return [method for (_, method), answer in zip(calls, answers, strict=True) if not answer.refused]
+    let_in = []
+    for address, method in calls:
+        request = report if method == REGISTER else b""
+        answer = await exchange(address, method, request, caller, within_s=5)
+        # A method that is let in is let in again; a connection that broke is not.
+        if answer.first or not (
+            answer.refused or (await exchange(address, method, request, caller, within_s=5)).refused
+        ):
+            let_in.append(f"{method}: {answer.code.name} {answer.text}".rstrip())
+    return let_in
 
 
 async def report_absurd_numbers(stage: Stage) -> Outcome:
