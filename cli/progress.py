@@ -18,7 +18,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from cli.core.news import DONE, PlainNews, bar_of, load_text
+from cli.core.news import DONE, PlainNews, bar_of, load_text, store_text
 
 News = Mapping[str, Any]
 Report = Callable[[News], None]
@@ -47,7 +47,7 @@ def _bars(progress: Progress) -> Report:
 
     def report(news: News) -> None:
         nonlocal said
-        bar, status = bar_of(news), str(news.get("status", ""))
+        bar, status = bar_of(news), store_text(news)
         if bar is None:
             if status != said:
                 progress.console.print(status, markup=False, highlight=False)

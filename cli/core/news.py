@@ -38,6 +38,12 @@ class Bar:
     total_bytes: int
 
 
+def store_text(news: Mapping[str, Any]) -> str:
+    """Return the status; at the end of a pull, with the nodes that manifest or files came from."""
+    peers = ", ".join(news.get("peers") or ())
+    return str(news.get("status", "")) + (f", from {peers}" if peers else "")
+
+
 def bar_of(news: Mapping[str, Any]) -> Bar | None:
     """Return the bar of the event's blob; None: it names no blob, or the size is not known."""
     total = int(news.get("total") or 0)
@@ -56,7 +62,7 @@ class PlainNews:
 
     def lines(self, news: Mapping[str, Any]) -> Iterable[str]:
         """Yield the lines to print for one event of the server."""
-        status, bar = str(news.get("status", "")), bar_of(news)
+        status, bar = store_text(news), bar_of(news)
         if status != self._said and (bar is None or bar.key not in self._whole):
             self._said = status
             yield f"{status} ({format_bytes(bar.total_bytes)})" if bar is not None else status

@@ -94,15 +94,17 @@ async function fetchModel(body, line, signal) {
   try {
     const response = await call("/api/pull", { method: "POST", body, signal });
     let status = "";
+    let peers = [];
     for await (const text of linesOf(response)) {
       const news = JSON.parse(text);
       if (news.error) throw new Error(news.error.message ?? news.error);
       status = news.status;
+      peers = news.peers ?? [];
       if (news.total) blobs.set(news.digest, { total: news.total, done: news.completed ?? 0 });
       show(line, status, blobs, heard);
     }
     if (status !== "success") throw new Error("The gateway broke off");
-    line.end(`Fetched, ${bytes(sum(blobs, "total"))}`);
+    line.end(`Fetched, ${bytes(sum(blobs, "total"))}${peers.length ? ` from ${peers.join(", ")}` : ""}`);
     announce(`${body.model} is fetched`);
   } catch (error) {
     if (signal.aborted) line.end("Stopped; another pull goes on from here");

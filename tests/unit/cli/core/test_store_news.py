@@ -25,14 +25,14 @@ def test_a_pipe_gets_each_step_once_and_each_blob_twice() -> None:
         blob | {"completed": 4_700_000_000},
         blob | {"completed": 4_700_000_000},
         {"status": "writing manifest"},
-        {"status": "success"},
+        {"status": "success", "peers": ["gpu-1", "gpu-2"]},
     )
     assert lines == [
         "pulling manifest",
         "pulling abababababab (4.7 GB)",
         "abababababab is there",
         "writing manifest",
-        "success",
+        "success, from gpu-1, gpu-2",
     ]
 
 
