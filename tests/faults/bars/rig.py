@@ -62,7 +62,7 @@ class Rig:
     directory: Path
     services: dict[str, Service] = field(default_factory=dict)
     running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
-    roots: dict[str, Path] = field(default_factory=dict)  # source tree by service; without: this one
+    roots: dict[str, Path] = field(default_factory=dict)  # place of its packages by service; without: this tree
     key: str = "none"  # of an operator, where keys are needed
 
     def start(self, name: str, **environment: str) -> "subprocess.Popen[bytes]":

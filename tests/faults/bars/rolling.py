@@ -1,24 +1,26 @@
 """Bar 13: every component is replaced by the next version and back, one at a time, under an open-loop load.
 
-The earlier version is a commit (FAULTS_PREVIOUS, by default the one before this): its source tree, run by the same
-interpreter. Versions are mixed from the first replacement to the last.
+The earlier version is the wheel of a commit (FAULTS_PREVIOUS, by default the one before this), installed beside this
+tree and run by the same interpreter. Versions are mixed from the first replacement to the last.
 """
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import httpx
 
+from common.version import COMMIT_DIGITS, checkout_commit
 from tests.faults.bars.bar import Bar, Figure, Round, at_least, failures
 from tests.faults.bars.open_loop import OpenLoop
-from tests.faults.bars.rig import ROOT, Rig, running_rig
+from tests.faults.bars.rig import ROOT, Rig, python, running_rig
+from tests.ports import free_port
 from tests.waiting import next_look, wait_until
 
 PER_SECOND = 5.0
@@ -42,16 +44,18 @@ def missing() -> str:
     return "" if found.returncode == 0 else f"no commit {PREVIOUS} in this checkout (FAULTS_PREVIOUS)"
 
 
-def _checkout(directory: Path) -> Path:
-    """Write the earlier source tree with its stubs."""
-    tree = directory / "previous"
+def _install(directory: Path) -> tuple[Path, str]:
+    """Build the earlier wheel and install it without the network; return its place and its commit."""
+    tree, installed = directory / "earlier-tree", directory / "earlier"
     tree.mkdir(parents=True)
     archive = subprocess.run(["git", "archive", PREVIOUS], cwd=ROOT, capture_output=True, check=True)
     subprocess.run(["tar", "-x", "-C", tree], input=archive.stdout, check=True)
-    subprocess.run(
-        [sys.executable, "-m", "tools.protos"], cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, check=True
-    )
-    return tree
+    commit = _git("rev-parse", f"{PREVIOUS}^{{commit}}").stdout.strip()
+    pip = python("pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation")
+    subprocess.run([*pip, "--target", installed, tree], env=os.environ | {"SOURCE_COMMIT": commit}, check=True)
+    (tree / "tests").rename(installed / "tests")  # the timed engine, which no wheel has
+    shutil.rmtree(tree)
+    return installed, commit[:COMMIT_DIGITS]
 
 
 class Balancer:
@@ -77,10 +81,11 @@ class Balancer:
 
 async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
     del numbers  # replacements build on each other
-    tree = await asyncio.to_thread(_checkout, directory)
+    earlier, commit = await asyncio.to_thread(_install, directory)
+    own = checkout_commit(ROOT) or ""
     # A sample takes components from all over the list.
     steps = STEPS[:: -max(1, len(STEPS) // size)] if size < len(STEPS) else STEPS
-    roots = dict.fromkeys(("redis", *STEPS), tree)
+    roots = dict.fromkeys(STEPS, earlier)
     async with running_rig(directory, replicas=2, schedulers=2, gateways=2, nodes=NODES, fake=FAKE, roots=roots) as rig:
         balancer = Balancer(rig)
         watching = asyncio.create_task(balancer.watch())
@@ -90,7 +95,7 @@ async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncItera
                 # Up through all of them, and back.
                 name, is_back = steps[number % len(steps)], number // len(STEPS) % 2 == 1
                 begun_s = time.monotonic()
-                proven = await _replace(rig, name, tree if is_back else ROOT)
+                proven = await _replace(rig, name, *((earlier, commit) if is_back else (ROOT, own)))
                 if size >= FULL:
                     await asyncio.sleep(MIXED_S_MIN / FULL)
                 yield {
@@ -104,11 +109,10 @@ async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncItera
             yield {"load": load.take(), "figures": {"mixed_s": time.monotonic() - mixed_from_s}}
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-        shutil.rmtree(tree)
 
 
-async def _replace(rig: Rig, name: str, root: Path) -> bool:
-    """Replace a service as docs/upgrade.md says; True if its process now runs from the other tree."""
+async def _replace(rig: Rig, name: str, root: Path, commit: str) -> bool:
+    """Replace a service as docs/upgrade.md says; True if the package that it imported is of that commit."""
     node = name.removeprefix("host-") if name.startswith("host-") else ""
     if node:
         await _drain(rig, node)
@@ -116,7 +120,8 @@ async def _replace(rig: Rig, name: str, root: Path) -> bool:
     rig.roots[name] = root
     events = f"{name.partition('-')[0]}.ready"
     ready = len(rig.events(name, events))
-    process = rig.start(name)
+    metrics = f"127.0.0.1:{free_port()}"
+    rig.start(name, PUNA_METRICS_LISTEN=metrics)
     await rig.logged(name, events, ready + 1)
     if node:
         async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
@@ -125,7 +130,10 @@ async def _replace(rig: Rig, name: str, root: Path) -> bool:
         url = f"http://{rig.address(name)}/readyz"
         await asyncio.to_thread(wait_until, lambda: _is_ready(url), deadline_s=READY_S_MAX, what=f"{name} is ready")
     await rig.serves(2 if not node else 1)
-    return os.readlink(f"/proc/{process.pid}/cwd") == str(root)  # noqa: PTH115
+    async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
+        page = (await client.get(f"http://{metrics}/metrics")).text
+    # A process reads its commit beside the package that it imported.
+    return re.findall(r'puna_build_info{.*version="[^"+]+\+(\w+)', page) == [commit]
 
 
 def _is_ready(url: str) -> bool:
