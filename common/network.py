@@ -54,6 +54,15 @@ def is_taken(address: str) -> bool:
     return False
 
 
+def notice_silence(connection: socket.socket, *, idle_s: int, interval_s: int, unacknowledged_s: int) -> None:
+    """Have the kernel end a connection, or those that a listener accepts, once the other machine is gone."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+    for name, value in zip(names, (idle_s, interval_s, 3, 1000 * unacknowledged_s), strict=True):
+        if (option := getattr(socket, name, None)) is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 def reachable(address: str, known_as: str) -> str:
     """Return a listener's `host:port` for dialling: "any host" becomes that of `known_as`, another of its addresses.
 

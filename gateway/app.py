@@ -18,7 +18,7 @@ from common.effective_settings import effective_settings
 from common.errors import ShuttingDown, StartupError
 from common.grpc.server import Audience, GrpcServer, bind_server
 from common.metrics_page import serve_metrics
-from common.network import is_private_listener, split_host_port
+from common.network import is_private_listener, notice_silence, split_host_port
 from common.telemetry.collector import collect_garbage
 from common.telemetry.logs import get_logger
 from common.version import puna_version
@@ -271,6 +271,8 @@ def _bind_http(settings: GatewaySettings) -> socket.socket:
     except (ValueError, OSError) as error:
         raise StartupError(f"PUNA_HOST: {error}") from error
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # A client that vanishes keeps its slot for 25 s at most.
+    notice_silence(listener, idle_s=5, interval_s=2, unacknowledged_s=15)
     try:
         listener.bind((host, port))
         listener.listen(1024)

@@ -7,11 +7,9 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from common.network import notice_silence
 from runner.core.host.tunnel import END_OF_DIRECTION, FRAME_BYTES_MAX, FRAME_HEADER, LINE_BYTES_MAX, BadLine, frame
 
-# A node that vanishes is noticed within 6 s: the engine would wait for it for ever.
-KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 3, 1, 3
-UNACKNOWLEDGED_MS_MAX = 6000
 CHUNK_BYTES = 256 * 1024
 assert CHUNK_BYTES <= FRAME_BYTES_MAX
 # What a connection may raise when it breaks, wherever it breaks.
@@ -46,18 +44,9 @@ class TunnelStream:
 
 
 def watch_peer(connection: socket.socket) -> None:
-    """Have the kernel notice when the other machine is gone."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
-        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
-        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
-        ("TCP_USER_TIMEOUT", UNACKNOWLEDGED_MS_MAX),
-        ("TCP_NODELAY", 1),
-    ):
-        option = getattr(socket, name, None)
-        if option is not None:
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    """Have the kernel notice within 6 s that the other machine is gone: the engine would wait for it for ever."""
+    notice_silence(connection, idle_s=3, interval_s=1, unacknowledged_s=6)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 async def accept_tls(connection: socket.socket, context: ssl.SSLContext, *, timeout_s: float) -> TunnelStream:

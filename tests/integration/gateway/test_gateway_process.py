@@ -19,6 +19,7 @@ from tests.ports import free_port
 from tests.waiting import wait_until
 
 DEADLINE_S = 60.0
+ESTABLISHED, KEEPALIVE_TIMER = "01", "02"  # in the kernel's table of connections
 
 
 def command_environment(**settings: str) -> dict[str, str]:
@@ -123,6 +124,21 @@ def test_it_answers_on_while_its_log_goes_into_a_full_pipe_and_ends_in_order() -
             assert {client.post("/api/chat", json={}).status_code for _ in range(20)} == {400}
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 0
+
+
+def test_the_kernel_probes_idle_connections_of_clients() -> None:
+    port = free_port()
+    with subprocess.Popen(
+        [sys.executable, "-m", "gateway"],
+        env=command_environment(PUNA_HOST=f"127.0.0.1:{port}"),
+        stderr=subprocess.PIPE,
+    ) as process:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            wait_until(lambda: answers(client), deadline_s=DEADLINE_S, what="the gateway answers")
+            rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+            timers = [row[5][:2] for row in rows if row[1] == f"0100007F:{port:04X}" and row[3] == ESTABLISHED]
+        process.kill()
+    assert timers == [KEEPALIVE_TIMER]
 
 
 def answers(client: httpx.Client) -> bool:

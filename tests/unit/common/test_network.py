@@ -1,10 +1,11 @@
 """Addresses are read as they are written."""
 
+import socket
 import sys
 
 import pytest
 
-from common.network import connected_user, is_private_listener, split_host_port
+from common.network import connected_user, is_private_listener, notice_silence, split_host_port
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,12 @@ TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when re
 def test_the_user_of_a_connection_is_known_while_both_ends_are_open(port: int, user: int | None) -> None:
     """One that its user has closed is shown as one of root."""
     assert connected_user(TABLE, ("127.0.0.1", port), ("127.0.0.1", 5001)) == user
+
+
+def test_accepted_connections_notice_the_silence_that_their_listener_notices() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        notice_silence(listener, idle_s=5, interval_s=2, unacknowledged_s=15)
+        with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+            assert [accepted.getsockopt(socket.IPPROTO_TCP, one) for one in options] == [5, 2, 3, 15_000]
