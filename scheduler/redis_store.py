@@ -23,12 +23,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 import orjson
-from redis.exceptions import RedisError
 
 from common.clock import Clock
 from common.errors import InvalidRequest, StaleFence, StartupError
 from common.fences import FENCE_AHEAD_MS_MAX
-from common.redis.client import VulnerableServerError, check_of, open_redis
+from common.redis.client import UNREACHED, VulnerableServerError, check_of, open_redis
 from common.spec import codecs
 from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
@@ -405,7 +404,7 @@ class RedisStore:
             async with asyncio.timeout(2 * COMMAND_TIMEOUT_S):  # a connect and a command
                 with metrics.STORE_CALL_S.labels(command=name).time():
                     answer = await command()
-        except (RedisError, OSError, TimeoutError) as error:
+        except UNREACHED as error:
             metrics.STORE_CALLS.labels(command=name, outcome="failed").inc()
             self._failed()
             text = str(error) or type(error).__name__

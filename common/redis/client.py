@@ -22,6 +22,7 @@ log = get_logger()
 
 SENTINEL_SCHEMES: Mapping[str, bool] = {"redis+sentinel": False, "rediss+sentinel": True}  # and whether they use TLS
 SENTINEL_PORT = 26379
+UNREACHED = (RedisError, OSError, TimeoutError, RuntimeError)  # the last: uvloop's, if a reset has just closed it
 
 
 class VulnerableServerError(RedisError):

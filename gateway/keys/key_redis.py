@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import NoPermissionError
 
 from common.errors import StartupError
-from common.redis.client import check_of, open_redis
+from common.redis.client import UNREACHED, check_of, open_redis
 from common.telemetry.logs import get_logger
 from gateway import metrics
 from gateway.keys import key_scripts as scripts
@@ -153,7 +153,7 @@ class KeyRedis:
         try:
             async with asyncio.timeout(COMMAND_TIMEOUT_S * (2 if probing else 1)):
                 answer = await command()
-        except (RedisError, OSError, TimeoutError) as error:
+        except UNREACHED as error:
             if spares_others and isinstance(error, NoPermissionError):
                 raise KeyStoreUnavailableError(str(error)) from error
             if self.is_up:

@@ -3,8 +3,10 @@
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import uvloop
 
 from common.clock import SystemClock
 from common.errors import StaleFence, StartupError
@@ -241,6 +243,29 @@ async def test_a_store_that_is_away_is_refused_within_a_second_and_then_at_once(
         await store.load()
     await store.close()
     watch.assert_within(3, "three refusals", took_s=took_s)
+
+
+def test_a_connection_that_a_reset_has_just_closed_is_a_store_that_is_away(redis: RedisServer) -> None:
+    async def lose() -> None:
+        store = RedisStore(redis.url_of(Role.SCHEDULER), SystemClock())
+        await store.acquire("one", high_water=0)
+        pool: Any = store._redis.connection_pool
+        connect = pool.ensure_connection
+        reset: list[Any] = []
+
+        async def reset_once(connection: Any) -> None:
+            await connect(connection)
+            if not reset:
+                reset.append(connection)
+                connection._writer.transport.abort()
+
+        pool.ensure_connection = reset_once
+        with pytest.raises(StoreUnavailableError, match="state store unreachable"):
+            await store.load()
+        assert (await store.acquire("one", high_water=0)).is_mine
+        await store.close()
+
+    uvloop.run(lose())  # as services run
 
 
 async def test_a_url_that_is_none_stops_the_start() -> None:
