@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,19 +43,27 @@ class RunningRegistry:
 
 @contextlib.contextmanager
 def running_registry(
-    directory: Path, *, auth_lines: str = "", auth: tuple[str, str] | None = None
+    directory: Path,
+    *,
+    auth_lines: str = "",
+    auth: tuple[str, str] | None = None,
+    address: str = "127.0.0.1",
+    inside: Sequence[str] = (),
 ) -> Iterator[RunningRegistry]:
-    """A registry with its files below `directory`; `auth_lines` is the section "auth" of its configuration."""
+    """A registry with its files below `directory`; `auth_lines` is the section "auth" of its configuration.
+
+    `inside`: the words before its command that bring it into a network namespace.
+    """
     assert BINARY is not None
     directory.mkdir(parents=True, exist_ok=True)
-    host = f"127.0.0.1:{free_port()}"
+    host = f"{address}:{free_port()}"
     configuration = directory / "config.yml"
     configuration.write_text(
         f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {directory / 'data'}}}}}\n"
         f"http: {{addr: {host}}}\n{auth_lines}"
     )
     with (directory / "log").open("wb") as log:
-        process = subprocess.Popen([BINARY, "serve", str(configuration)], stdout=log, stderr=log)
+        process = subprocess.Popen([*inside, BINARY, "serve", str(configuration)], stdout=log, stderr=log)
     try:
         wait_until(lambda: _answers(host), deadline_s=60, what="the registry answers")
         yield RunningRegistry(host=host, auth=auth)

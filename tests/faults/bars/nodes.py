@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.faults.bars.bar import Bar, Figure, Round, at_most, failures
+from tests.faults.bars.cuts import STREAM_S_MAX, Cut, cannot_cut, machine_each
 from tests.faults.bars.open_loop import OpenLoop, total
-from tests.faults.bars.partitions import STREAM_S_MAX, Cut, cannot_cut, machine_each
 from tests.faults.bars.rig import Rig, running_rig
 from tests.faults.faults import Stopped, verify
 

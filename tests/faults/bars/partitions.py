@@ -1,30 +1,33 @@
-"""Bar 9: each link between two services is cut, both ways and one way, with silence and with RST, for 30 s.
+"""Bar 9: each link of the cluster is cut, both ways and one way, with silence and with RST, for 30 s.
 
-Each service is in a network namespace of its own on one bridge; a cut is a rule of iptables with a counter.
+Each service, a client and a registry are in network namespaces of their own on one bridge; a cut is a rule of iptables
+with a counter.
 """
 
 import asyncio
-import shutil
-import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from itertools import product
 from pathlib import Path
 
-from tests.e2e.namespaces import bridge_network, machine_on, missing
-from tests.faults.bars.bar import Bar, Figure, Round, answered, at_most
+from tests.faults.bars.bar import Bar, Figure, Round, answered, at_least, at_most
+from tests.faults.bars.cut_lender import cut_lender
+from tests.faults.bars.cut_work import Measure, nothing, pulling, slow_registry, streaming
+from tests.faults.bars.cuts import KINDS, STREAM_S_MAX, WAYS, Chosen, Cut, cannot_cut, described, machine_each
 from tests.faults.bars.open_loop import OpenLoop, total
-from tests.faults.bars.rig import Place, Rig, make_key, running_rig
-from tests.ports import free_number
+from tests.faults.bars.rig import Rig, Service, make_key, running_rig
+from tests.faults.bars.split_redis import split
+from tests.registry import BINARY
 
 PER_SECOND = 4.0
-FAKE = {"step_s": 0.02}
+FAKE = {"step_s": 0.04}  # the stream of `cut_work` would outlast the cut
 CUT_S = 30.0
 SAMPLE_CUT_S = 10.0
 HEALED_S_MAX = 5.0
-# The longest that a stream may stand: the stall timer, and one second.
-STREAM_S_MAX = 31.0
+SILENT_FREED_S_MAX = 25.0
+RESET_FREED_S_MAX = 1.0
+KNOWN_S_MAX = 10.0
 LINKS = (
     ("gateway-0", "host-a"),
     ("gateway-0", "scheduler-0"),
@@ -33,72 +36,38 @@ LINKS = (
     ("scheduler-0", "host-a"),
     ("scheduler-0", "discovery"),
     ("host-a", "discovery"),
+    ("client", "gateway-0"),
+    ("registry", "host"),
 )
-WAYS = ("both", "there", "back")
-KINDS = (("-j", "DROP"), ("-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset"))
-CUTS = [(link, way, kind) for kind, way, link in product(KINDS, WAYS, LINKS)]
+# What is under way over the link when it is cut.
+WORK: dict[str, Callable[[Rig, int], AbstractAsyncContextManager[Measure]]] = {"client": streaming, "registry": pulling}
+REDIS_LINK, LENDER_LINK = ("redis", "replica"), ("runner", "lender")
+CUTS: list[Chosen] = [(link, way, kind) for kind, way, link in product(KINDS, WAYS, LINKS)]
+CUTS += [(link, way, kind) for link, kind, way in product((REDIS_LINK, LENDER_LINK), KINDS, WAYS)]
 SERVICES = ("redis", "discovery", "scheduler-0", "gateway-0", "host-a", "host-b")
-
-
-class Cut:
-    """Rules of iptables, each in a namespace. Verified by the packets that they counted."""
-
-    def __init__(self, rules: Sequence[tuple[str, tuple[str, ...]]]) -> None:
-        """`rules`: a namespace each, and what follows the words that insert it; the first is its chain."""
-        self._rules = rules
-
-    @classmethod
-    def of_link(cls, rig: Rig, link: tuple[str, str], way: str, kind: tuple[str, ...]) -> "Cut":
-        """Cut the link between two services."""
-        here, there = (rig.services[name].place for name in link)
-        ways = {"there": [(here, there)], "back": [(there, here)], "both": [(here, there), (there, here)]}
-        return cls([(sender.namespace, ("OUTPUT", "-d", other.address, *kind)) for sender, other in ways[way]])
-
-    @classmethod
-    def of_machine(cls, place: Place) -> "Cut":
-        """Pull the cable of a machine: nothing is said any more, and nothing is reset."""
-        cable = [("OUTPUT", "-o", "eth0", "-j", "DROP"), ("INPUT", "-i", "eth0", "-j", "DROP")]
-        return cls([(place.namespace, rule) for rule in cable])
-
-    def inject(self) -> None:
-        for namespace, rule in self._rules:
-            _iptables(namespace, "-I", *rule)
-
-    def packets(self) -> int:
-        """Packets that did not pass."""
-        counted = 0
-        for namespace, (chain, *_) in self._rules:
-            lines = _iptables(namespace, "-nvxL", chain).splitlines()[2:]
-            counted += sum(int(line.split()[0]) for line in lines)
-        return counted
-
-    def heal(self) -> None:
-        for namespace, rule in self._rules:
-            _iptables(namespace, "-D", *rule)
-
-
-def _iptables(namespace: str, *words: str) -> str:
-    command = ["ip", "netns", "exec", namespace, "iptables", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-@contextmanager
-def machine_each(services: Sequence[str]) -> Iterator[dict[str, Place]]:
-    """Give each service a network namespace on one bridge."""
-    with ExitStack() as stack:
-        mine = free_number("network", range(1, 250))
-        network = f"10.213.{mine}"
-        bridge = stack.enter_context(bridge_network(f"pnbr{mine}", f"{network}.1"))
-        places = {}
-        for number, name in enumerate(services, start=1):
-            made = stack.enter_context(machine_on(f"s{number}", bridge, number, network))
-            places[name] = Place(made.address, made.namespace)
-        yield places
+OUTSIDE = ("client", "registry")
 
 
 async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncIterator[Round]:
+    # A sample takes cuts from all over the matrix.
+    chosen = CUTS[:: max(1, len(CUTS) // size)][:size]
+    if plain := [number for number in numbers if chosen[number][0] in LINKS]:
+        async for found in _cut_each(directory, chosen, plain, CUT_S if size > 1 else SAMPLE_CUT_S):
+            yield found
+    for number in numbers:
+        if chosen[number][0] == REDIS_LINK:  # each in a cluster of its own: a failover swaps the roles of its servers
+            yield await split(directory / str(number), chosen[number], CUT_S)
+    if lent := [chosen[number] for number in numbers if chosen[number][0] == LENDER_LINK]:
+        async for found in cut_lender(directory / "lent", lent, CUT_S):
+            yield found
+
+
+async def _cut_each(
+    directory: Path, chosen: Sequence[Chosen], numbers: Sequence[int], cut_s: float
+) -> AsyncIterator[Round]:
     async with AsyncExitStack() as stack:
-        places = stack.enter_context(machine_each(SERVICES))
+        places = stack.enter_context(machine_each([*SERVICES, *OUTSIDE]))
+        registry = stack.enter_context(slow_registry(directory / "registry", places["registry"]))
         keys = directory / "keys.json"  # with keys, the gateway talks to Redis
         key = make_key("one", keys, "admin:cluster", "models:write")
         rig = await stack.enter_async_context(
@@ -110,59 +79,87 @@ async def _run(directory: Path, numbers: Sequence[int], size: int) -> AsyncItera
                 places=places.__getitem__,
                 key=key,
                 PUNA_API_KEYS_FILE=str(keys),
+                PUNA_REGISTRIES=registry,
             )
         )
+        for name in OUTSIDE:
+            rig.services[name] = Service(module=(), environment={}, port=0, place=places[name])
         await rig.control_until(load=True, deadline_s=60)
-        # A sample takes cuts from all over the matrix.
-        chosen = CUTS[:: max(1, len(CUTS) // size)][:size]
         async with OpenLoop(rig.gateways, PER_SECOND, key=key) as load:
             for number in numbers:
-                link, way, kind = chosen[number]
-                runners = await asyncio.to_thread(rig.serving)
-                cut = Cut.of_link(rig, link, way, kind)
-                load.take()
-                cut.inject()
-                try:
-                    await asyncio.sleep(CUT_S if size > 1 else SAMPLE_CUT_S)
-                    packets = cut.packets()
-                finally:
-                    cut.heal()
-                begun_s = time.monotonic()
-                during = load.take()
-                await rig.control_until(load=False, deadline_s=90)
-                healed_s = time.monotonic() - begun_s
-                await rig.control_until(load=True, deadline_s=90)
-                await rig.serves(2)
-                yield {
-                    "fault": f"cut {' - '.join(link)}, {way}, {kind[-1]}",
-                    "proven": packets > 0,
-                    "figures": {
-                        "packets": packets,
-                        "healed_s": healed_s,
-                        "stopped": len(runners - await asyncio.to_thread(rig.serving)),
-                        "failed": during["refused"] + sum(during["other"].values()),
-                    },
-                    "load": during,
-                }
+                yield await _cut(rig, load, chosen[number], number, cut_s)
             await load.stop()
             yield {"load": load.take()}
 
 
+async def _cut(rig: Rig, load: OpenLoop, chosen: Chosen, number: int, cut_s: float) -> Round:
+    link, way, kind = chosen
+    runners = await asyncio.to_thread(rig.serving)
+    cut = Cut.of_link(rig, link, way, kind)
+    async with WORK.get(link[0], nothing)(rig, number) as measure:
+        load.take()
+        cut_unix_s = time.time()
+        cut.inject()
+        try:
+            await asyncio.sleep(cut_s)
+            packets = cut.packets()
+        finally:
+            cut.heal()
+        healed_unix_s = time.time()
+        during = load.take()
+        await rig.control_until(load=False, deadline_s=90)
+        healed_s = time.time() - healed_unix_s
+        measured = await measure(cut_unix_s, healed_unix_s)
+    if "freed_s" in measured:  # a process gets the reset of what it sends itself
+        is_reset = way != "there" and kind[-1] == "tcp-reset"
+        measured["reset_freed_s" if is_reset else "silent_freed_s"] = measured.pop("freed_s")
+    await rig.control_until(load=True, deadline_s=90)
+    await rig.serves(2)
+    return {
+        "fault": described(chosen),
+        "proven": packets > 0,
+        "figures": {
+            "packets": packets,
+            "healed_s": healed_s,
+            "stopped": len(runners - await asyncio.to_thread(rig.serving)),
+            "failed": during["refused"] + sum(during["other"].values()),
+            **measured,
+        },
+        "load": during,
+    }
+
+
 def _judge(rounds: list[Round]) -> list[Figure]:
     figures = [one["figures"] for one in rounds if "figures" in one]
-    load = total([one["load"] for one in rounds])
+    load = total([one["load"] for one in rounds if "load" in one])
+
+    def measured(name: str) -> list[float]:
+        return [one[name] for one in figures if name in one]
+
+    outside = {
+        "slot of a client free after silence": ("silent_freed_s", SILENT_FREED_S_MAX, "s"),
+        "slot of a client free after a reset of the gateway": ("reset_freed_s", RESET_FREED_S_MAX, "s"),
+        "pull goes on after the cut": ("goes_on_s", HEALED_S_MAX, "s"),
+        "bytes pulled twice": ("again_bytes", 0, ""),
+        "pulled models visible too early or damaged": ("wrong_files", 0, ""),
+        "lost placements known again": ("known_s", KNOWN_S_MAX, "s"),
+        "streams over lent devices not resumed": ("lost_streams", 0, ""),
+        "requests of a model beside them failed": ("beside_failed", 0, ""),
+    }
+    refusals = measured("refusals")
     return [
         at_most("longest answer", [ms / 1000 for ms in load["whole_ms"]], STREAM_S_MAX, "s"),
         at_most("streams that hung or ended without an end", [load["other"]["hung"] + load["other"]["truncated"]], 0),
         *answered(load, "warm model", 99.9),
-        at_most("healed after the cut", [one["healed_s"] for one in figures], HEALED_S_MAX, "s"),
+        at_most("healed after the cut", measured("healed_s"), HEALED_S_MAX, "s"),
         at_most("runners that were stopped", [one["stopped"] for one in figures], 0),
+        *(
+            at_most(title, measured(name), limit, unit)
+            for title, (name, limit, unit) in outside.items()
+            if len(figures) >= PARTITIONS.full or measured(name)
+        ),
+        *([at_least("commands of an old leader refused, fewest", min(refusals), 1)] if refusals else []),
     ]
-
-
-def cannot_cut() -> str:
-    """Describe why no link can be cut on this machine; empty: it can."""
-    return missing() or ("" if shutil.which("iptables") else "iptables is not installed (make deps-system)")
 
 
 PARTITIONS = Bar(
@@ -172,9 +169,9 @@ PARTITIONS = Bar(
     full=len(CUTS),
     sample=1,
     unit="cuts",
-    minutes=13,
+    minutes=22,
     clusters=3,
     run=_run,
     judge=_judge,
-    needs=cannot_cut,
+    needs=lambda: cannot_cut() or ("" if BINARY else "docker-registry is not installed (make deps-system)"),
 )

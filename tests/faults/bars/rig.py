@@ -238,17 +238,22 @@ async def running_rig(
     nodes: Sequence[str] = ("a",),
     fake: dict[str, Any] | None = None,
     places: Callable[[str], Place] = lambda _: Place(),
+    store: Callable[[Rig], str] | None = None,
     roots: dict[str, Path] | None = None,
     unready: Sequence[str] = (),
     key: str = "none",
     **environment: str,
 ) -> AsyncIterator[Rig]:
-    """Start everything but `unready`, wait until the replicas serve, and leave nothing behind; other clusters go on."""
+    """Start everything but `unready`, wait until the replicas serve, and leave nothing behind; other clusters go on.
+
+    `store` adds the services of the state store and returns its URL; without it there is one server, "redis".
+    """
     placements = _write_files(directory, replicas)
     rig = Rig(directory=directory, roots=roots or {}, key=key)
     engine = {"PUNA_ENGINE": "fake", "PUNA_ENGINE_OPTIONS": json.dumps(fake)} if fake else {}
     common = {"PUNA_PLAINTEXT": "1", "PUNA_METRICS_LISTEN": "127.0.0.1:0", **engine, **environment}
-    _describe(rig, schedulers, gateways, nodes, places, placements, common)
+    add_store = store or (lambda rig: add_redis(rig, "redis", places("redis")))
+    _describe(rig, schedulers, gateways, nodes, places, add_store, placements, common)
     try:
         for name in rig.services:
             if name not in unready:
@@ -273,12 +278,22 @@ def _write_files(directory: Path, replicas: int) -> Path:
     return placements
 
 
+def add_redis(rig: Rig, name: str, place: Place, *more: str) -> str:
+    """Add a server of Redis; return its URL."""
+    server = rig.services[name] = Service(module=(), environment={}, port=free_port(), place=place)
+    command = [str(embedded_redis_server()), "--port", f"{server.port}", "--bind", place.address, "--save", ""]
+    command += ["--dir", str(rig.directory), "--protected-mode", "no", *more]
+    rig.services[name] = replace(server, module=command)
+    return f"redis://{rig.address(name)}/0"
+
+
 def _describe(
     rig: Rig,
     schedulers: int,
     gateways: int,
     nodes: Sequence[str],
     places: Callable[[str], Place],
+    add_store: Callable[[Rig], str],
     placements: Path,
     common: dict[str, str],
 ) -> None:
@@ -289,10 +304,7 @@ def _describe(
         rig.services[name] = Service(module=module or python(name), environment=own, port=port, place=place)
         return listen
 
-    server = rig.services["redis"] = Service(module=(), environment={}, port=free_port(), place=places("redis"))
-    command = [str(embedded_redis_server()), "--port", f"{server.port}", "--bind", server.place.address, "--save", ""]
-    rig.services["redis"] = replace(server, module=[*command, "--dir", str(rig.directory), "--protected-mode", "no"])
-    store = f"redis://{rig.address('redis')}/0"
+    store = add_store(rig)
     removed = str(rig.directory / "discovery")
     discovery = add("discovery", lambda listen: {"PUNA_DISCOVERY_LISTEN": listen, "PUNA_HOME": removed})
     dialled = [
