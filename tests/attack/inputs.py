@@ -30,9 +30,26 @@ PAUSE_S_MAX = 5.0  # bench/loop_lag.py measures the lag itself
 TEXT_BYTES = 8 * 2**20 - 4096
 HOSTS = ("evil.example", "evil.local", "evil.internal")
 FOREIGN = f"Host {', '.join(HOSTS)}; Sec-Fetch-Site: cross-site; another Origin"
+
+
+def spellings(address: str) -> list[str]:
+    """Write an IPv4 address in each way that some reader of URLs takes for it."""
+    parts = [int(part) for part in address.split(".")]
+    number = int.from_bytes(bytes(parts), "big")
+    pair = f"{number >> 16:x}:{number & 0xFFFF:x}"
+    first, second, third, fourth = parts
+    short = (f"{first}.{number % 2**24}", f"{first}.{second}.{256 * third + fourth}")
+    dotted = [".".join(form.format(part) for part in parts) for form in ("0x{:x}", "0{:o}", "{:03}", "{:08}")]
+    mapped = [f"[{before}{there}]" for before in ("::ffff:", "::", "64:ff9b::") for there in (address, pair)]
+    escaped = "".join(f"%{ord(one):02x}" for one in address)
+    whole = (str(number), f"0x{number:x}", f"0X{number:X}", f"0{number:o}", str(number + 2**32))
+    dressed = (address, f"{address}.", f"a@{address}", f"a:b@{address}", escaped)
+    return [*dressed, *whole, *short, *dotted, *mapped, f"[2002:{pair}::]", f"0x{first:x}.{second}.{third}.{fourth}"]
+
+
 SPELLINGS = (
-    *(METADATA, "2852039166", "0xa9fea9fe", "169.254.43518", f"[::ffff:{METADATA}]", "0.0.0.0"),
-    *("127.0.0.1", "127.1", "2130706433", "[::ffff:127.0.0.1]", "localhost", "localhost."),
+    *(one for address in (METADATA, "127.0.0.1", "0.0.0.0") for one in spellings(address)),
+    *("localhost", "localhost.", "LOCALHOST", "a.localhost", "[::1]", "[0:0:0:0:0:0:0:1]", "[::]", "[::%31]"),
 )
 STATUSES = (401, 403, 500, 503)
 UPLOADS = 8

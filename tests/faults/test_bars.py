@@ -13,7 +13,7 @@ from tests.faults.bars.catalogue import BARS
 from tests.faults.bars.disconnects import HELD
 from tests.faults.bars.open_loop import Tally, read_answer
 from tests.faults.bars.soak import slopes
-from tests.faults.bars.suites import run_tests
+from tests.faults.bars.suites import HOSTILE_MIN, run_tests
 from tests.waiting import Stopwatch
 
 LOADED = [bar for bar in BARS if bar.has_load]
@@ -238,6 +238,20 @@ def test_a_fuzz_is_met_with_all_of_its_cases_and_quick_refusals(changes: dict[st
     assert judged(bar, [SUITE | {"recorded": FUZZED | changes}], size=1)["met"] is is_met
 
 
+@pytest.mark.parametrize("lacking", ["", *HOSTILE_MIN])
+def test_hostile_models_are_met_with_all_of_their_items(lacking: str) -> None:
+    (bar,) = [one for one in BARS if one.key == "hostile_model"]
+    passed = {tests[0]: least - (what == lacking) for what, (least, tests) in HOSTILE_MIN.items()}
+    assert judged(bar, [SUITE | {"passed_by_test": passed}], size=1)["met"] is (not lacking)
+
+
+@pytest.mark.parametrize(("spellings", "is_met"), [(60, True), (59, False)])
+def test_attacks_are_met_with_all_spellings_of_addresses(spellings: int, is_met: bool) -> None:
+    (bar,) = [one for one in BARS if one.key == "egress"]
+    attacked = {"suite": "x", "attacks": 1, "damage": 0, "not_runnable": 0, "spellings": spellings}
+    assert judged(bar, [attacked], size=1)["met"] is is_met
+
+
 @pytest.mark.parametrize(
     ("changes", "is_met", "is_measurable"),
     [
@@ -266,6 +280,7 @@ async def test_the_outcome_of_tests_is_read_from_their_report(tmp_path: Path) ->
     found = await run_tests([str(tmp_path)])
     assert (found["status"], found["passed"], found["failed"]) == (1, 1, ["test_bad"])
     assert found["recorded"] == {"cases": [7.0]}
+    assert found["passed_by_test"] == {"test_good": 1}
     assert found["late"] == ["test_late: not measurable here: 2 s"]
     assert found["skipped"] == ["test_lacks: no engine"]
 

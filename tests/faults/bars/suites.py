@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,6 +19,32 @@ from tests.fuzz.answers import REFUSED_S_MAX
 NOT_MEASURABLE = "not measurable here"
 FUZZ = {"FUZZ_CASES": "10000", "FUZZ_RAW": "40000", "FUZZ_GRPC": "1700"}  # as `make fuzz`
 FUZZED_HTTP_MIN, FUZZED_GRPC_MIN = 50_000, 20_000
+# Least numbers of different items, and the tests that have one a case.
+HOSTILE_MIN = {
+    "model files": (
+        40,
+        (
+            "test_hostile_headers_are_refused",
+            "test_a_hostile_header_is_refused_at_create_and_at_a_load_of_a_plain_file",
+            "test_a_hostile_header_is_described_or_refused_in_two_seconds",
+        ),
+    ),
+    "templates": (
+        20,
+        (
+            "test_what_a_template_may_not_do_is_an_error_of_the_template",
+            "test_a_hostile_template_is_stopped_and_the_next_one_renders",
+        ),
+    ),
+    "grammars": (
+        20,
+        (
+            "test_what_cannot_be_read_is_refused_with_a_reason",
+            "test_an_ambiguous_grammar_is_followed_or_given_up_within_its_budget",
+        ),
+    ),
+}
+REDIRECTS = "redirects into the node"
 
 
 async def run_tests(paths: Sequence[str], environment: Mapping[str, str] | None = None) -> Round:
@@ -31,6 +59,7 @@ async def run_tests(paths: Sequence[str], environment: Mapping[str, str] | None 
         cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []  # our own
     found: Round = {"suite": " ".join(paths), "status": status, "passed": 0, "failed": [], "late": [], "skipped": []}
     found["recorded"] = _recorded(cases)
+    passed: Counter[str] = Counter()
     for case in cases:
         if case.find("failure") is not None or case.find("error") is not None:
             found["failed"].append(case.get("name"))
@@ -39,7 +68,8 @@ async def run_tests(paths: Sequence[str], environment: Mapping[str, str] | None 
             found["late" if NOT_MEASURABLE in why else "skipped"].append(f"{case.get('name')}: {why}")
         else:
             found["passed"] += 1
-    return found
+            passed[case.get("name", "").partition("[")[0]] += 1
+    return found | {"passed_by_test": dict(passed)}
 
 
 def _recorded(cases: Sequence[ElementTree.Element]) -> dict[str, list[float]]:
@@ -74,6 +104,22 @@ def _judge_fuzz(rounds: list[Round]) -> list[Figure]:
         at_least("gRPC cases", sum(values("grpc_cases")), FUZZED_GRPC_MIN),
         at_most("slowest refusal", values("slowest_refusal_s"), REFUSED_S_MAX, "s"),
     ]
+
+
+def _judge_hostile(rounds: list[Round]) -> list[Figure]:
+    passed = _passed(rounds)
+    return [
+        *judge_tests(rounds),
+        *(
+            at_least(f"hostile {what} refused or harmless", sum(passed[test] for test in tests), least)
+            for what, (least, tests) in HOSTILE_MIN.items()
+        ),
+    ]
+
+
+def _passed(rounds: Sequence[Round]) -> Counter[str]:
+    """Count the cases that passed, by the name of their test."""
+    return sum((Counter(one["passed_by_test"]) for one in rounds), Counter())
 
 
 def _suite(
@@ -113,8 +159,11 @@ async def _attack(directory: Path, numbers: Sequence[int], size: int) -> AsyncIt
     )
     await process.wait()
     found = json.loads(report.read_text()) if report.exists() else {}
+    seen = {one["attack"]: str((one["after"] or {}).get("seen", "")) for one in found.get("attacks", ())}
+    spelt = re.match(r"(\d+) spellings", seen.get(REDIRECTS, ""))
     yield {
         "suite": "python -m tests.attack",
+        "spellings": int(spelt[1]) if spelt else 0,
         "attacks": len(found.get("attacks", ())),
         "damage": found.get("damage", 0),
         "not_runnable": found.get("not_runnable", 0),
@@ -126,6 +175,7 @@ def _judge_attack(rounds: list[Round]) -> list[Figure]:
         at_least("attacks", sum(one["attacks"] for one in rounds), 1),
         at_most("attacks that did damage", [one["damage"] for one in rounds], 0),
         at_most("attacks that could not be run", [one["not_runnable"] for one in rounds], 0),
+        at_least("spellings of addresses to which a pull is redirected", sum(one["spellings"] for one in rounds), 60),
     ]
 
 
@@ -160,7 +210,14 @@ HOSTILE_MODELS = _suite(
     "hostile model files, templates and grammars",
     10,
     "tests/integration/host/test_hostile_headers.py",
+    "tests/integration/host/test_inspection_time.py",
     "tests/integration/host/test_pull_hostile.py",
+    "tests/unit/runner/core/model/test_gguf_check.py",
+    "tests/unit/runner/core/grammar/test_gbnf.py",
+    "tests/unit/gateway/templates/test_template_worker.py",
+    "tests/integration/gateway/test_probation.py",
+    "tests/faults/test_runner_kill.py::test_runner_kill_by_the_request_itself_ends_it_after_two",
     "tests/e2e/test_bad_input.py",
+    judge=_judge_hostile,
 )
 AUTHORITY = _suite(19, "authz", "every route with every kind of caller", 10, "tests/authz")

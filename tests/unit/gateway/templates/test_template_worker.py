@@ -69,6 +69,13 @@ def test_templates_find_what_hugging_face_gives_them(template: str, text: str) -
         "{% if %}",
         "{{ undefined_name.attribute }}",
         "{{ 1 / 0 }}",
+        "{% import 'x' as x %}",
+        "{% extends '/etc/passwd' %}",
+        "{{ namespace.__init__.__globals__ }}",
+        "{{ [].__class__.__base__.__subclasses__() }}",
+        "{{ (messages | map(attribute='__class__') | list)[0].mro() }}",
+        "{{ '{0.__class__.__mro__}'.format('').nothing }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
     ],
 )
 def test_what_a_template_may_not_do_is_an_error_of_the_template(template: str) -> None:
