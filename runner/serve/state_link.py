@@ -24,7 +24,7 @@ from runner.core.states import messages
 from runner.core.states.blob import DamagedState, StateIndex, read_index, trailer
 from runner.core.states.catalogue import Catalogue, StateEntry
 from runner.core.states.gate import RestoreGate, Tier
-from runner.engine.contract.states import NewState, SavedState, StateBytes, StateOffer
+from runner.engine.contract.states import NewState, SavedState, StateBuffer, StateOffer
 from runner.serve.held_prefixes import RestorableState
 from runner.serve.state_memory import MemoryFile, map_sealed
 
@@ -82,7 +82,6 @@ class StateLink:
         self._next_id = 0
         self._put_epoch = 0  # of the state that is being put: what the engine had obeyed when it was copied
         self._epoch = 0  # of the newest order to forget that the engine has obeyed
-        self._files: dict[int, MemoryFile] = {}  # by the address of their array
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._threads = [
@@ -165,18 +164,17 @@ class StateLink:
         with self._confirmed:
             self._confirmed.wait_for(lambda: not self._unconfirmed, max(0.0, deadline_s - time.monotonic()))
 
-    def reserve(self, size_bytes: int, done: Callable[[StateBytes | None], None]) -> None:
+    def reserve(self, size_bytes: int, done: Callable[[StateBuffer | None], None], *, pieces: bool = False) -> None:
         """Have a buffer of this size."""
 
         def make() -> None:
             try:
-                file = MemoryFile(size_bytes)
+                file = MemoryFile(size_bytes, mapped=not pieces)
             except OSError as error:
                 log.warning("state.no_memory", bytes=size_bytes, text=str(error))
                 done(None)
                 return
-            self._files[file.array.ctypes.data] = file
-            done(file.array)
+            done(file)
 
         self._work.put(make)
 
@@ -198,7 +196,8 @@ class StateLink:
 
     def put(self, state: NewState) -> None:
         """Seal a state and hand it to the host."""
-        file = self._files.pop(state.buffer.ctypes.data)
+        file = state.buffer
+        assert isinstance(file, MemoryFile), "it was reserved here"
         place, checkpoints = state.state_bytes, {}
         for tokens, size in state.checkpoints:
             checkpoints[tokens] = (place, place + size)
@@ -239,10 +238,6 @@ class StateLink:
             self.count("not_sent")
         finally:
             file.close()
-
-    def release(self, buffer: StateBytes) -> None:
-        """Give a buffer back."""
-        self._files.pop(buffer.ctypes.data).close()
 
     def _work_all(self) -> None:
         while (work := self._work.get()) is not None:

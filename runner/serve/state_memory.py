@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import os
+from functools import cached_property
 
 import numpy as np
 
@@ -19,34 +20,53 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class MemoryFile:
-    """An anonymous file that is written through a mapping, then sealed.
+    """An anonymous file that is written in pieces or through a mapping, then sealed.
 
-    The mapping is made by hand: a file cannot be sealed while it is mapped for writing, and numpy keeps Python's own
-    mappings open for as long as an array lives. `array` must not be used after `seal` or `close`.
+    A file cannot be sealed while it is mapped for writing, and numpy keeps Python's own mappings open for as long as an
+    array lives, so the mapping is made by hand. `array` must not be used after `seal` or `close`.
     """
 
-    def __init__(self, size_bytes: int) -> None:
-        """Have its pages in memory.
+    def __init__(self, size: int, *, mapped: bool = False) -> None:
+        """Create a file of `size` bytes. Its pages are allocated as they are written, or with the mapping.
 
         Raises:
             OSError: there is no memory for it.
         """
-        self.size_bytes = size_bytes
+        self.size = size
         self.descriptor = create_memory_file()
         try:
-            os.truncate(self.descriptor, size_bytes)
-            address = _libc.mmap(
-                None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, self.descriptor, 0
-            )
-            if address == _FAILED:
-                raise OSError(ctypes.get_errno(), "mmap")
+            os.truncate(self.descriptor, size)
+            if mapped:
+                _ = self.array
         except OSError:
             os.close(self.descriptor)
             raise
-        self._address: int | None = address
+
+    def __setitem__(self, place: slice, data: StateBytes) -> None:
+        """Write bytes at the start of a place.
+
+        Through the descriptor: the kernel fills a mapping with zeros first, page by page, and takes it down again,
+        for which the threads that compute would wait.
+
+        Raises:
+            OSError: there is no memory for them.
+        """
+        if os.pwrite(self.descriptor, data.data, place.start) != data.size:
+            raise OSError("short write")
+
+    @cached_property
+    def array(self) -> StateBytes:
+        """Return the file as an array, all its pages in memory.
+
+        Raises:
+            OSError: it cannot be mapped.
+        """
+        address = _libc.mmap(None, self.size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, self.descriptor, 0)
+        if address == _FAILED:
+            raise OSError(ctypes.get_errno(), "mmap")
         # By ctypes: these calls take long and let the other threads go on.
-        _libc.madvise(address, size_bytes, _POPULATE_WRITE)
-        self.array: StateBytes = np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(address))
+        _libc.madvise(address, self.size, _POPULATE_WRITE)
+        return np.ctypeslib.as_array((ctypes.c_uint8 * self.size).from_address(address))
 
     def seal(self, used_bytes: int, trailer: bytes) -> int:
         """Keep the first bytes, append a trailer, let nothing change from here on; return the size.
@@ -56,8 +76,7 @@ class MemoryFile:
         """
         self._unmap()
         os.truncate(self.descriptor, used_bytes)
-        if os.pwrite(self.descriptor, trailer, used_bytes) != len(trailer):
-            raise OSError("short write")
+        self[used_bytes:] = np.frombuffer(trailer, np.uint8)
         seal(self.descriptor)
         return used_bytes + len(trailer)
 
@@ -67,9 +86,9 @@ class MemoryFile:
         os.close(self.descriptor)
 
     def _unmap(self) -> None:
-        if self._address is not None:
-            _libc.munmap(self._address, self.size_bytes)
-            self._address = None
+        array: StateBytes | None = self.__dict__.pop("array", None)
+        if array is not None:
+            _libc.munmap(array.ctypes.data, self.size)
 
 
 def map_sealed(descriptor: int) -> memoryview:

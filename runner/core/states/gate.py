@@ -47,8 +47,8 @@ class CopySpeed:
         return self.seconds(size_bytes) > STEP_DELAY_S
 
     def slice_tokens(self, token_bytes: float) -> int:
-        """Return how many inputs to copy between two steps; half the time is left for joining the slices."""
-        return max(SLICE_TOKENS_MIN, int(self.bytes_per_s * STEP_DELAY_S / token_bytes / 2))
+        """Return how many inputs to copy between two steps; joining them, in new pages, takes twice as long."""
+        return max(SLICE_TOKENS_MIN, int(self.bytes_per_s * STEP_DELAY_S / token_bytes / 3))
 
 
 class RestoreGate:

@@ -10,6 +10,8 @@ Source: `llama_kv_cache::state_write` of the pinned llama.cpp; every number is c
 that which the engine announces, so another format is found out and refused.
 """
 
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,10 +55,21 @@ def give_owner(data: Bytes, *, room_bytes: int, slot_id: int, stop: int) -> Byte
     return data[start:]
 
 
+class Whole(Protocol):
+    """An array, or something else that slices of bytes are assigned to."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of it."""
+
+    def __setitem__(self, place: slice, data: Bytes) -> None:
+        """Write bytes."""
+
+
 class SliceJoiner:
     """Fills a whole state from its slices, in order."""
 
-    def __init__(self, whole: Bytes, *, slot_id: int, tokens: int) -> None:
+    def __init__(self, whole: Whole, *, slot_id: int, tokens: int) -> None:
         """`whole` has the size that the engine announces for the state of `tokens` inputs."""
         self._whole = whole
         self._slot_id = slot_id

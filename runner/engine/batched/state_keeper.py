@@ -21,7 +21,7 @@ from runner.core.threads.step_times import StepTimes
 from runner.engine.batched.parking import ParkedPrompt
 from runner.engine.batched.sequence import Sequence
 from runner.engine.batched.slot_table import Slot, SlotTable
-from runner.engine.contract.states import NewState, SavedState, StateBytes, StateOffer, StateStore
+from runner.engine.contract.states import NewState, SavedState, StateBuffer, StateBytes, StateOffer, StateStore
 from runner.engine.llama.context import Context, StatePart
 
 log = get_logger()
@@ -42,12 +42,12 @@ class _Save:
     tokens: int  # inputs that a save in slices copies
     sliced: bool
     state_bytes: int  # of them
-    buffer: StateBytes | None = None
+    buffer: StateBuffer | None = None
     joiner: SliceJoiner | None = None
     copied_tokens: int = 0
     joined: int = 0  # slices that the store's thread has joined
     copied: int = 0  # slices
-    failed: bool = False  # the slices are not of the format that is known
+    failed: UnknownFormat | OSError | None = None  # why a slice was not joined
     cancelled: bool = False
     inputs: list[int] = field(default_factory=list)
     salt: str = ""
@@ -192,7 +192,7 @@ class StateKeeper:
         self._deadline_s = deadline_s = time.monotonic() + _LAST_SAVES_S
         begun, self._save = self._save, None
         if begun is not None and begun.buffer is not None:
-            self._store.run(partial(self._store.release, begun.buffer))
+            self._store.run(begun.buffer.close)
         self._save_slots(running=True)
         self._save_parked([one for one in self._slots.paused() if one.owner and not one.owner.forgotten])
         # Answers end here only once their states can be found: they go on at other replicas.
@@ -228,7 +228,7 @@ class StateKeeper:
             buffer = None if self._store.holds(key) else self._reserve_until(self._deadline_s, size)
             if buffer is None:
                 continue
-            buffer[:size] = np.concatenate(parts)
+            buffer.array[:size] = np.concatenate(parts)
             state = NewState(
                 key=key,
                 buffer=buffer,
@@ -243,9 +243,9 @@ class StateKeeper:
             )
             self._store.run(partial(self._store.put, state))
 
-    def _reserve_until(self, deadline_s: float, size_bytes: int) -> StateBytes | None:
+    def _reserve_until(self, deadline_s: float, size_bytes: int) -> StateBuffer | None:
         """Wait for a buffer; None: there is no memory for it, or no time."""
-        made = queue.SimpleQueue[StateBytes | None]()
+        made = queue.SimpleQueue[StateBuffer | None]()
         self._store.reserve(size_bytes, made.put)
         try:
             return made.get(timeout=max(0.0, deadline_s - time.monotonic()))
@@ -289,11 +289,11 @@ class StateKeeper:
             if long and not self._slots.gives_slices(slot):
                 continue  # until nothing runs
             self._save = save = self._plan(slot, sliced=long)
-            self._store.reserve(self._room(save), partial(self._when_reserved, save))
+            self._store.reserve(self._room(save), partial(self._when_reserved, save), pieces=long)
             return False
         return False
 
-    def _when_reserved(self, save: _Save, buffer: StateBytes | None) -> None:
+    def _when_reserved(self, save: _Save, buffer: StateBuffer | None) -> None:
         """On the store's thread."""
         self._post(partial(self._reserved, save, buffer))
 
@@ -306,19 +306,22 @@ class StateKeeper:
 
     def _room(self, save: _Save) -> int:
         """Return the bytes of the state and its checkpoints; a running sequence may grow before it is copied."""
+        if save.sliced:
+            return save.state_bytes
         checkpoints = self._slots.checkpoints.copies(save.slot.id).values()
-        growth = 0 if save.sliced else _ROOM_TOKENS * (save.state_bytes // save.tokens + 1)
+        growth = _ROOM_TOKENS * (save.state_bytes // save.tokens + 1)
         return save.state_bytes + growth + sum(data.size for data in checkpoints)
 
-    def _reserved(self, save: _Save, buffer: StateBytes | None) -> None:
+    def _reserved(self, save: _Save, buffer: StateBuffer | None) -> None:
         save.buffer, save.cancelled = buffer, save.cancelled or buffer is None
         if buffer is not None and save.sliced:
-            save.joiner = SliceJoiner(buffer[: save.state_bytes], slot_id=save.slot.id, tokens=save.tokens)
+            save.joiner = SliceJoiner(buffer, slot_id=save.slot.id, tokens=save.tokens)
 
     def _copy_whole(self, save: _Save) -> None:
         """Copy what the slot holds now."""
-        slot, buffer = save.slot, save.buffer
-        assert buffer is not None, "it was reserved"
+        slot = save.slot
+        assert save.buffer is not None, "it was reserved"
+        buffer = save.buffer.array
         checkpoints = self._slots.checkpoints.copies(slot.id)
         size = self._context.state_bytes(slot.id, StatePart.ALL)
         total = size + sum(data.size for data in checkpoints.values())
@@ -357,9 +360,9 @@ class StateKeeper:
         if not save.failed:
             try:
                 save.joiner.add(piece, tokens)
-            except UnknownFormat as error:
-                log.warning("state.unknown_format", text=str(error))
-                save.failed = True
+            except (UnknownFormat, OSError) as error:
+                log.warning("state.not_joined", text=repr(error))
+                save.failed = error
         save.joined += 1
         self._post(_wake)
 
@@ -388,12 +391,12 @@ class StateKeeper:
 
     def _give_up(self, save: _Save) -> None:
         self._save = None
-        if save.failed:
-            self._context.gives_slices = False  # another format than expected
-        if save.buffer is None:
+        if isinstance(save.failed, UnknownFormat):
+            self._context.gives_slices = False
+        if save.buffer is None or isinstance(save.failed, OSError):
             save.slot.saved_tokens = len(save.slot.held)  # no memory: not before it has changed
-        else:
-            self._store.run(partial(self._store.release, save.buffer))
+        if save.buffer is not None:
+            self._store.run(save.buffer.close)
         self._store.count("given_up")
 
 
@@ -409,6 +412,6 @@ def _wake() -> None:
 def _put(store: StateStore, save: _Save, state: NewState) -> None:
     """On the store's thread, behind the last slice."""
     if save.failed:
-        store.release(state.buffer)
+        state.buffer.close()
     else:
         store.put(state)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.core.states.gate import RestoreGate, Tier
+from runner.core.states.slices import Whole
 
 StateBytes = NDArray[np.uint8]
 
@@ -35,12 +36,23 @@ class SavedState:
     size_bytes: int
 
 
+class StateBuffer(Whole, Protocol):
+    """Room for one state in a store, written in pieces or as an array. `OSError`: no memory for a piece."""
+
+    @property
+    def array(self) -> StateBytes:
+        """All of it; the first use of a buffer that was reserved for pieces takes long."""
+
+    def close(self) -> None:
+        """Give it back without storing anything."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewState:
     """A state to be stored, in a buffer of the store."""
 
     key: str
-    buffer: StateBytes
+    buffer: StateBuffer
     inputs: Sequence[int]
     salt: str
     links: tuple[bytes, ...]  # see `runner.core.states.chain`
@@ -87,17 +99,14 @@ class StateStore(Protocol):
     def settle(self, timeout_s: float) -> None:
         """Wait until everything that was put has arrived. The only method that blocks: the engine stops."""
 
-    def reserve(self, size_bytes: int, done: Callable[[StateBytes | None], None]) -> None:
-        """Have a buffer of this size at least, its pages in memory; None: there is no memory for it."""
+    def reserve(self, size_bytes: int, done: Callable[[StateBuffer | None], None], *, pieces: bool = False) -> None:
+        """Have a buffer of this size; None: there is no memory for it. `pieces`: only those are written."""
 
     def run(self, work: Callable[[], None]) -> None:
         """Run work on the store's thread, in the order of the calls."""
 
     def put(self, state: NewState) -> None:
         """Store a state; its buffer belongs to the store from here on."""
-
-    def release(self, buffer: StateBytes) -> None:
-        """Give a buffer back without storing anything."""
 
     def count(self, event: str) -> None:
         """Count an event of the engine: a state restored, or why not."""

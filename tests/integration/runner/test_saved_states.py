@@ -10,8 +10,10 @@ import pytest
 from common.errors import RequestCanceled
 from common.spec.bands import Band
 from common.spec.layout import FlashAttention
-from runner.engine.contract.states import NewState, StateBytes
+from runner.engine.contract.states import NewState, StateBuffer, StateBytes
 from runner.host.states.store import NodeStates
+from runner.sealed_memory import seal
+from runner.serve.state_memory import MemoryFile
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import Harness, running
 from tests.integration.runner.pictures import image_file, picture
@@ -160,7 +162,7 @@ async def test_a_state_is_saved_when_the_engine_stops_while_room_is_made_for_it(
         assert loop.states is not None
         store, reserve, calls = loop.states._store, loop.states._store.reserve, list[int]()
 
-        def reserve_later(size_bytes: int, done: Callable[[StateBytes | None], None]) -> None:
+        def reserve_later(size_bytes: int, done: Callable[[StateBuffer | None], None], *, pieces: bool = False) -> None:
             calls.append(size_bytes)
             if len(calls) > 1:  # the first one is never answered
                 reserve(size_bytes, done)
@@ -238,6 +240,43 @@ async def test_slices_of_an_unknown_format_are_given_up_and_the_state_is_saved_w
         await saved(states)
     async with connected(states, tmp_path, zoo("dense"), **options) as engine:
         assert (await engine.ask(prompt, max_tokens=4, ignore_eos=True)).cached_tokens == 999
+    await states.close()
+
+
+async def test_a_state_whose_pieces_find_no_memory_is_given_up_once(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.core.states.gate.STEP_DELAY_S", 1e-5)
+    states = open_node(tmp_path)
+    options: dict[str, Any] = {"slots": 2, "context": 2048, "flash_attention": FlashAttention.ON}
+    async with connected(states, tmp_path, zoo("dense"), **options) as engine:
+        loop = engine.engine._loop
+        assert loop is not None
+        assert loop.states is not None
+        keeper, calls = loop.states, list[int]()
+        store, reserve = keeper._store, keeper._store.reserve
+
+        def reserve_full(size_bytes: int, done: Callable[[StateBuffer | None], None], *, pieces: bool = False) -> None:
+            def seal_first(buffer: StateBuffer | None) -> None:
+                assert isinstance(buffer, MemoryFile)
+                seal(buffer.descriptor)  # writing fails from here on
+                done(buffer)
+
+            calls.append(size_bytes)
+            reserve(size_bytes, seal_first, pieces=pieces)
+
+        store.reserve = reserve_full  # type: ignore[method-assign]
+        other = engine.open(ids(8, 50), max_tokens=1500, ignore_eos=True)
+        await engine.ask(ids(7, 1000), max_tokens=4, ignore_eos=True)
+        await until(lambda: len(calls) == 1 and keeper._save is None, what="the save is given up")
+        before = len(engine.reports)
+        await engine.until(lambda: len(engine.reports) >= before + 20)
+        assert len(calls) == 1, "it is not tried at every step"
+        assert loop._context.gives_slices, "their format is the expected one"
+        store.reserve = reserve  # type: ignore[method-assign]
+        engine.streams.close(other)
+        await engine.idle()
+        assert (await engine.ask(ids(7, 1000), max_tokens=4, ignore_eos=True)).cached_tokens == 999
     await states.close()
 
 
