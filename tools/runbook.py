@@ -290,7 +290,7 @@ FAULTS = (
         area="Requests",
         name="a client leaves, reads slowly or sends nothing",
         seen="`puna_gateway_requests_total` with the outcome `canceled`; the slot is free within one step",
-        action="Nothing: the stream is cancelled, a slow reader after 30 s.",
+        action="Nothing: the stream is cancelled, a slow reader after 15 to 30 s.",
     ),
 )
 
