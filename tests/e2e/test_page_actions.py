@@ -42,6 +42,7 @@ def operated(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iter
         allowed = {"PUNA_REGISTRIES": registry.url, "PUNA_EXCLUDED_DEVICES": "cpu"}
         cluster = start_cluster(folder / "home", **allowed)
         try:
+            cluster.runners()  # the inventory is shown
             (node,) = httpx.get(cluster.url + "/puna/v1/nodes", timeout=60).json()["nodes"]
             yield Operated(cluster, str(node["id"]), pushed.name)
         finally:

@@ -263,28 +263,33 @@ def passes(address: str, *, kib: int = 1) -> bool:
     return True
 
 
+async def begun(cluster: Cluster, order: Order, home: Path) -> "asyncio.subprocess.Process":
+    """Begin a command in a process of its own."""
+    key = cluster.http.headers["authorization"].removeprefix("Bearer ")
+    script = f"""
+from pathlib import Path
+from cli.commands.chaos import Order, carry_out
+from cli.server import Server
+say = lambda text: print(text, flush=True)
+carry_out(Server({cluster.url!r}, {key!r}), {order!r}, home=Path({str(home)!r}), say=say)
+"""
+    command = [sys.executable, "-c", script]
+    return await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
 @pytest.mark.parametrize(("fault", "little"), [("cut", False), ("slow", True)])
 async def test_a_link_is_broken_until_the_command_ends(
     breakable: Callable[..., Any], tmp_path: Path, elsewhere: str, fault: str, *, little: bool
 ) -> None:
     order = Order(fault=fault, target=elsewhere, node="", duration_s=600, leave_bytes=0, rate_bytes_s=1024)
     async with breakable() as cluster:
-        key = cluster.http.headers["authorization"].removeprefix("Bearer ")
-        call = f"carry_out(Server({cluster.url!r}, {key!r}), {order!r}, home=Path({str(tmp_path)!r}), say=say)"
-        script = f"""
-from pathlib import Path
-from cli.commands.chaos import Order, carry_out
-from cli.server import Server
-say = lambda text: print(text, flush=True)
-{call}
-"""
-        child = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=subprocess.PIPE)
+        child = await begun(cluster, order, tmp_path)
         assert child.stdout is not None
         said = (await child.stdout.readline()).decode()
         assert said.startswith(f"the link to {elsewhere} ")
         assert (passes(elsewhere), passes(elsewhere, kib=4096)) == (little, False)
         child.kill()  # it has no time to undo anything
-        await child.wait()
+        await child.communicate()
         await until(lambda: passes(elsewhere, kib=4096), what="packets pass again")
 
 
@@ -296,8 +301,7 @@ async def test_a_link_that_does_not_leave_this_machine_is_not_broken(
 ) -> None:
     order = Order(fault="cut", target=target, node="", duration_s=1, leave_bytes=0)
     async with breakable() as cluster:
-        server = Server(cluster.url, cluster.http.headers["authorization"].removeprefix("Bearer "))
-        with pytest.raises(CommandFailed, match=said):
-            await asyncio.to_thread(carry_out, server, order, home=tmp_path, say=print)
+        _, errors = await (await begun(cluster, order, tmp_path)).communicate()
+        assert said in errors.decode()
         answer = await cluster.http.post(PATH, json=body("cut", target=elsewhere))
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "node")
