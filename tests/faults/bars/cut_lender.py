@@ -81,12 +81,7 @@ async def _cut(cluster: Machines, chosen: Chosen, cut_s: float) -> Round:
         while len(answered.rows) < BEGUN_ROWS or not _of(cluster, BESIDE):
             await next_look()
         before, said = _of(cluster, BESIDE), answered.text
-        cut.inject()
-        try:
-            await asyncio.sleep(cut_s)
-            packets = cut.packets()
-        finally:
-            cut.heal()
+        packets = await cut.last(cut_s)
         await asyncio.wait_for(stream, STREAM_S_MAX)
     finally:
         beside.cancel()

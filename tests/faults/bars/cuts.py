@@ -1,5 +1,6 @@
 """Cuts of links between services, each in a network namespace of its own on one bridge."""
 
+import asyncio
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
@@ -61,6 +62,15 @@ class Cut:
             lines = _iptables(namespace, "-nvxL", chain).splitlines()[2:]
             counted += sum(int(line.split()[0]) for line in lines)
         return counted
+
+    async def last(self, cut_s: float) -> int:
+        """Cut for so long; return the packets that did not pass."""
+        self.inject()
+        try:
+            await asyncio.sleep(cut_s)
+            return self.packets()
+        finally:
+            self.heal()
 
     def heal(self) -> None:
         for namespace, rule in self._rules:

@@ -99,12 +99,7 @@ async def _cut(rig: Rig, load: OpenLoop, chosen: Chosen, number: int, cut_s: flo
     async with WORK.get(link[0], nothing)(rig, number) as measure:
         load.take()
         cut_unix_s = time.time()
-        cut.inject()
-        try:
-            await asyncio.sleep(cut_s)
-            packets = cut.packets()
-        finally:
-            cut.heal()
+        packets = await cut.last(cut_s)
         healed_unix_s = time.time()
         during = load.take()
         await rig.control_until(load=False, deadline_s=90)
