@@ -5,9 +5,10 @@ A throw-away process: a hostile file can at worst end this one.
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import BinaryIO
 
 import orjson
 from google.protobuf import json_format
@@ -29,6 +30,7 @@ from runner.core.model.split_files import check_split, check_tensor_count
 from runner.engine.bindings.gguf_header import GgufHeader, open_gguf_header, special_tokens
 
 EXIT_BAD_FILE = 3
+ITEMS_PER_PIECE = 1024
 MEMORY = Codec(ModelMemory, cluster_pb2.ModelMemory)
 
 
@@ -46,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """
     try:
         if args.header:
-            sys.stdout.buffer.write(orjson.dumps(read_header(*args.paths), option=orjson.OPT_APPEND_NEWLINE))
+            write_header(sys.stdout.buffer, *args.paths)
             return 0
         description = describe_part(args.paths[0]) if args.part else describe_file(*args.paths)
     except BadModelFile as error:
@@ -94,11 +96,13 @@ def describe_part(path: Path) -> cluster_pb2.ModelDescription:
         return to_proto(_describe(header, header.metadata(), header.tensors()))
 
 
-def read_header(*paths: Path) -> dict[str, object]:
-    """Every key of the first file with its whole value, and the tensors of all of them.
+def write_header(out: BinaryIO, *paths: Path) -> None:
+    """Write every key of the first file with its whole value, and the tensors of all of them.
+
+    In pieces: as one text, escapes can make it six times as long as the header.
 
     Raises:
-        BadModelFile: no GGUF that the engine can read.
+        BadModelFile: no GGUF that the engine can read; nothing is written.
     """
     metadata: Mapping[str, Value] = {}
     tensors: list[tuple[str, str, list[int]]] = []
@@ -106,7 +110,23 @@ def read_header(*paths: Path) -> dict[str, object]:
         with open_gguf_header(path) as header:
             metadata = header.whole_metadata() if position == 0 else metadata
             tensors += header.shapes()
-    return {"metadata": dict(metadata), "tensors": tensors}
+    out.write(b'{"metadata":{')
+    for number, (key, value) in enumerate(metadata.items()):
+        out.write(b"," * bool(number) + orjson.dumps(key) + b":")
+        if isinstance(value, list):
+            _write_list(out, value)
+        else:
+            out.write(orjson.dumps(value))
+    out.write(b'},"tensors":')
+    _write_list(out, tensors)
+    out.write(b"}\n")
+
+
+def _write_list(out: BinaryIO, items: Sequence[object]) -> None:
+    out.write(b"[")
+    for start in range(0, len(items), ITEMS_PER_PIECE):
+        out.write(b"," * bool(start) + orjson.dumps(items[start : start + ITEMS_PER_PIECE])[1:-1])
+    out.write(b"]")
 
 
 def _describe(header: GgufHeader, metadata: Mapping[str, Value], tensors: list[TensorFacts]) -> Description:
