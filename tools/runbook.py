@@ -160,6 +160,7 @@ FAULTS = (
     Fault(
         area="Nodes",
         name="a certificate is not renewed, a clock is wrong",
+        made_by="`puna chaos clock gateway --yes`",
         seen="`puna_certificate_renewal_late`; `puna doctor`: certificates, clocks",
         alerts=("PunaCertificateNotRenewed",),
         action="Let `puna trust renew --watch` run, and clocks follow NTP.",
@@ -176,12 +177,14 @@ FAULTS = (
         area="Nodes",
         name="a second host speaks for a node, or a node registers again and again",
         seen="`puna_discovery_reports_total` with `refused`; the host's log: a newer process speaks for this node",
+        alerts=("PunaReportsRefused",),
         action="Stop one of the two hosts; a copied home directory needs a node id of its own.",
     ),
     Fault(
         area="Nodes",
         name="a model file is damaged or hostile",
         seen="`puna_host_models` by `state`; `puna models` and `puna doctor` with the reason; it is never loaded",
+        alerts=("PunaModelUnusable",),
         action="Pull it again (`puna pull`), or remove it (`puna rm`).",
     ),
     Fault(
@@ -195,6 +198,7 @@ FAULTS = (
         area="Control",
         name="versions differ, or a configuration is wrong",
         seen="`puna_build_info`; `puna doctor`: engines differ, unknown settings",
+        alerts=("PunaVersionsDiffer",),
         action="Finish the upgrade as docs/upgrade.md says; correct the setting.",
     ),
     Fault(

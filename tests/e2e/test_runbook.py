@@ -1,6 +1,6 @@
 """Faults of a running cluster, and what the runbook says of them: its metrics move, and its alerts fire.
 
-Rows without one need what this cluster lacks: a second node, a device that breaks, hours, or an operator's mistake.
+Rows without one need what this cluster lacks: a network between nodes, a driver, certificates, hours, a full log disk.
 """
 
 import re
@@ -18,7 +18,9 @@ from redis import Redis
 from common.process_faults import Killed, ProcessFault, Stopped
 from tests.cluster import Cluster, start_cluster
 from tests.faults.faults import broken, engine_blocked
+from tests.limited_device import LimitedDevice, limited_device
 from tests.prometheus import Prometheus, start_prometheus
+from tests.second_host import SecondHost
 from tests.waiting import wait_until
 from tools.runbook import FAULTS, Fault
 
@@ -104,6 +106,7 @@ CASES = (
 class Watched:
     cluster: Cluster
     prometheus: Prometheus
+    device: LimitedDevice  # of the node, too small for a model
 
     def fires(self) -> set[str]:
         """Name the alerts that fire."""
@@ -129,17 +132,20 @@ class Watched:
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """A cluster with a warm model, under a Prometheus whose alerts fire when a fault has lasted for a second."""
     directory = tmp_path_factory.mktemp("runbook")
-    cluster = start_cluster(directory / "home")
-    try:
-        assert ask(cluster) == 200
-        prometheus = start_prometheus(directory, cluster.url, waits="1s")
+    with limited_device(mib=4) as device:
+        cluster = start_cluster(directory / "home", PUNA_RPC_DEVICES=device.address)
         try:
-            wait_until(lambda: prometheus.value("count(up == 1)") >= 5, deadline_s=60, what="every process is scraped")
-            yield Watched(cluster=cluster, prometheus=prometheus)
+            assert ask(cluster) == 200
+            prometheus = start_prometheus(directory, cluster.url, waits="1s")
+            try:
+                wait_until(
+                    lambda: prometheus.value("count(up == 1)") >= 5, deadline_s=60, what="every process is scraped"
+                )
+                yield Watched(cluster=cluster, prometheus=prometheus, device=device)
+            finally:
+                prometheus.stop()
         finally:
-            prometheus.stop()
-    finally:
-        cluster.stop()
+            cluster.stop()
 
 
 def ask(cluster: Cluster) -> int:
@@ -185,13 +191,13 @@ def test_a_row_shows_its_metric_and_its_alerts_and_warm_models_answer(watched: W
     watched.await_quiet(wanted)
 
 
-def test_the_second_death_of_a_runner_fires_the_alert_and_the_first_one_does_not(watched: Watched) -> None:
-    row, lost = row_of("a runner dies"), "sum(puna_scheduler_replicas_lost_total)"
-    assert "PunaReplicasCrash" in row.alerts
-    assert "puna_scheduler_replicas_lost_total" in row.seen
-    for number in range(2):
+def test_the_second_death_of_a_runner_fires_an_alert_and_the_third_in_a_row_another_one(watched: Watched) -> None:
+    lost = "sum(puna_scheduler_replicas_lost_total)"
+    alerts = {2: "PunaReplicasCrash", 3: "PunaModelCrashesInARow"}
+    assert alerts[2] in row_of("a runner dies").alerts
+    assert set(alerts.values()) <= set(row_of("a model crashes again and again on a node").alerts)
+    for deaths in (1, 2, 3):
         runner = watched.runner()
-        assert "PunaReplicasCrash" not in watched.fires(), f"after {number} deaths"
         before = watched.prometheus.value(lost)
         fault = Killed(runner)
         fault.inject()
@@ -201,9 +207,14 @@ def test_the_second_death_of_a_runner_fires_the_alert_and_the_first_one_does_not
             deadline_s=30,
             what="the loss is counted",
         )
-    wait_until(
-        lambda: "PunaReplicasCrash" in watched.fires(), deadline_s=SEEN_DEADLINE_S, what="the alert of two deaths fires"
-    )
+        wanted = {alert for count, alert in alerts.items() if count <= deaths}
+        wait_until(
+            lambda wanted=wanted: wanted <= watched.fires(),  # type: ignore[misc]  # bound in the loop
+            deadline_s=SEEN_DEADLINE_S,
+            what=f"{wanted} after {deaths} deaths",
+        )
+        assert not watched.fires() & (set(alerts.values()) - wanted), f"after {deaths} deaths"
+    watched.cluster.post("/puna/v1/load", {"model": "demo"}).raise_for_status()  # as the row says
 
 
 @contextmanager
@@ -253,25 +264,103 @@ def empty_store(watched: Watched) -> Iterator[None]:
     assert ask(watched.cluster) == 200
 
 
-# What makes a row happen, and a query of the row's metric, whose value rises.
-ACTS: Mapping[str, tuple[Callable[[Watched], AbstractContextManager[None]], str]] = {
-    "a model file is damaged or hostile": (damaged_file, 'puna_host_models{state="unusable"}'),
+@contextmanager
+def blocked_event_loop(watched: Watched) -> Iterator[None]:
+    with broken(Stopped(watched.cluster.pid_of("gateway"))):
+        wait_until(
+            lambda: bool(watched.prometheus.query('up{service="gateway"} == 0')),
+            deadline_s=SEEN_DEADLINE_S,
+            what="a page of the gateway is missing",
+        )
+    yield
+
+
+@contextmanager
+def another_host(watched: Watched, node_id: str) -> Iterator[SecondHost]:
+    host = SecondHost(watched.cluster, node_id)
+    try:
+        yield host
+    finally:
+        host.stop()
+
+
+@contextmanager
+def copied_home(watched: Watched) -> Iterator[None]:
+    (node,) = httpx.get(f"{watched.cluster.url}/puna/v1/nodes", timeout=60).json()["nodes"]
+    with another_host(watched, node["id"]):
+        yield
+
+
+@contextmanager
+def node_without_power(watched: Watched) -> Iterator[None]:
+    with another_host(watched, "b") as host:
+        wait_until(
+            lambda: watched.prometheus.value('puna_discovery_nodes{state="ok"}') == 2,
+            deadline_s=SEEN_DEADLINE_S,
+            what="the second node is there",
+        )
+        fault = Killed(host.pid)
+        fault.inject()
+        yield
+
+
+@contextmanager
+def full_device(watched: Watched) -> Iterator[None]:
+    watched.device.take()
+    yield
+    watched.device.give_back()
+
+
+@contextmanager
+def lost_device(watched: Watched) -> Iterator[None]:
+    watched.device.kill()
+    yield
+
+
+# What makes a row happen, a query of the row's metric, whose value rises, and an alert of the row, if it has one that
+# fires within minutes. The last one does not heal.
+ACTS: Mapping[str, tuple[Callable[[Watched], AbstractContextManager[None]], str, str]] = {
+    "a model file is damaged or hostile": (
+        damaged_file, 'puna_host_models{state="unusable"}', "PunaModelUnusable",
+    ),
     "a client leaves, reads slowly or sends nothing": (
-        client_that_leaves, 'sum(puna_gateway_requests_total{outcome="canceled"})',
+        client_that_leaves, 'sum(puna_gateway_requests_total{outcome="canceled"})', "",
     ),
-    "answers end with errors": (more_than_can_wait, 'sum(puna_gateway_requests_total{outcome="queue_full"})'),
-    "a runner is stopped or starved": (silent_runner, '-sum(puna_gateway_replicas{state="ready"})'),
-    "the engine thread hangs, for example in a GPU driver": (hung_engine, "sum(puna_host_runner_ends_total)"),
+    "answers end with errors": (
+        more_than_can_wait, 'sum(puna_gateway_requests_total{outcome="queue_full"})', "",
+    ),
+    "a runner is stopped or starved": (silent_runner, '-sum(puna_gateway_replicas{state="ready"})', ""),
+    "the engine thread hangs, for example in a GPU driver": (
+        hung_engine, "sum(puna_host_runner_ends_total)", "",
+    ),
     "Redis comes back empty, or has lost its last writes": (
-        empty_store, "sum(puna_scheduler_leadership_changes_total)",
+        empty_store, "sum(puna_scheduler_leadership_changes_total)", "",
     ),
+    "an event loop is blocked, or the machine has no processor time": (
+        blocked_event_loop,
+        'sum(puna_event_loop_lag_seconds_count) - sum(puna_event_loop_lag_seconds_bucket{le="0.5"})',
+        "",  # of one in a hundred
+    ),
+    "a second host speaks for a node, or a node registers again and again": (
+        copied_home, 'puna_discovery_reports_total{result="refused"}', "PunaReportsRefused",
+    ),
+    "a node reboots, loses its power or its network": (
+        node_without_power, 'changes(puna_discovery_nodes{state="ok"}[2m])', "PunaNodeGone",
+    ),
+    "another process takes a device's memory": (full_device, "-min(puna_host_device_free_bytes)", ""),
+    "a device is lost": (lost_device, 'sum(puna_discovery_device_state{state="lost"})', "PunaDeviceLost"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ACTS)
-def test_a_row_that_no_service_makes_shows_its_metric(watched: Watched, name: str) -> None:
-    make, query = ACTS[name]
-    assert set(re.findall(r"puna_\w+", query)) <= set(re.findall(r"puna_\w+", row_of(name).seen))
+def test_a_row_that_no_service_makes_shows_its_metric_and_its_alert(watched: Watched, name: str) -> None:
+    make, query, alert = ACTS[name]
+    row = row_of(name)
+    assert set(re.findall(r"puna_\w+", re.sub(r"(lag_seconds)_\w+", r"\1", query))) <= set(
+        re.findall(r"puna_\w+", row.seen)
+    )
+    assert not alert or alert in row.alerts
+    watched.await_quiet({alert})
     before = watched.prometheus.value(query)
     with make(watched):
         wait_until(
@@ -279,3 +368,4 @@ def test_a_row_that_no_service_makes_shows_its_metric(watched: Watched, name: st
             deadline_s=SEEN_DEADLINE_S,
             what=f"{query} is above {before}",
         )
+        wait_until(lambda: {alert} - {""} <= watched.fires(), deadline_s=SEEN_DEADLINE_S, what=f"{alert} fires")

@@ -12,7 +12,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +31,7 @@ from protos import inference_pb2_grpc
 from tests.cluster import Cluster, start_cluster
 from tests.faults.dialects import IMAGE_MODEL, LANES, TEXT_MODEL, Answer, Lane, read
 from tests.faults.faults import Killed, Stopped, engine_blocked, verify
+from tests.second_host import SecondHost
 from tests.waiting import next_look, wait_until
 from tools.model_zoo import build_pair
 
@@ -96,7 +96,7 @@ def typed_stub(channel: grpc.aio.Channel) -> "inference_pb2_grpc.InferenceAsyncS
 class Rig:
     """A cluster of two nodes with a replica of each model on both, and clients of it."""
 
-    def __init__(self, cluster: Cluster, second: "SecondHost", seed: int) -> None:
+    def __init__(self, cluster: Cluster, second: SecondHost, seed: int) -> None:
         self.cluster = cluster
         self.second = second
         self.draw = random.Random(seed)
@@ -301,46 +301,6 @@ class Rig:
         }
 
 
-class SecondHost:
-    """A host beside that of `puna up`, of the same cluster."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.home = Path(tempfile.mkdtemp(prefix="pn"))  # paths of sockets are short
-        record = json.loads((cluster.home / "run" / "puna.json").read_text())
-        self._environment = os.environ | {
-            **ENGINE,
-            "PUNA_HOME": str(self.home),
-            "PUNA_MODELS": str(cluster.models),
-            "PUNA_NODE_ID": SECOND_NODE,
-            "PUNA_NODE_LISTEN": f"unix:{self.home}/host.sock",
-            "PUNA_DISCOVERY_ADDRESS": record["discovery_address"],
-            "PUNA_METRICS_LISTEN": "127.0.0.1:0",
-        }
-        self._start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def _start(self) -> None:
-        with (self.home / "host.log").open("ab") as log:
-            command = [sys.executable, "-m", "runner", "host"]
-            self._process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
-
-    def restart(self) -> None:
-        """Start it again after it was killed."""
-        self._process.wait(30)
-        self._start()
-
-    def stop(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-        self._process.terminate()
-        try:
-            self._process.wait(40)
-        finally:
-            self._process.kill()
-
-
 ENGINE = {"PUNA_ENGINE": "fake", "PUNA_ENGINE_OPTIONS": json.dumps({"real": True, "step_s": STEP_S})}
 
 
@@ -355,7 +315,7 @@ async def running_rig(directory: Path, *, seed: int) -> AsyncIterator[Rig]:
     settings = {"PUNA_KEEP_ALIVE": "-1", "PUNA_NUM_PARALLEL": str(ANSWERS_PER_ROUND + 1)}
     cluster = await asyncio.to_thread(start_cluster, home, **ENGINE, **settings)
     try:
-        second = SecondHost(cluster)
+        second = SecondHost(cluster, SECOND_NODE, **ENGINE)
         try:
             rig = Rig(cluster, second, seed)
             try:
