@@ -22,21 +22,23 @@ class FaultKind(StrEnum):
     MEMORY = "memory"
     CUT = "cut"
     SLOW = "slow"
+    CLOCK = "clock"
 
 
 @app.command()
-def chaos(
+def chaos(  # noqa: PLR0913, PLR0917  # every argument is an option of the command line
     fault: Annotated[
         FaultKind,
         typer.Argument(
             help="kill, stop: a runner or a service. block: the engine thread of a runner. disk: fill it. "
-            "memory: take that of a device. cut, slow: the link from this machine to another one (as root)."
+            "memory: take that of a device. cut, slow: the link from this machine to another one (as root). "
+            "clock: the wall clock of a service."
         ),
     ],
     target: Annotated[
         str,
         typer.Argument(
-            help="kill, stop, block: a model, or the id of a placement; kill, stop also redis, discovery, host, "
+            help="kill, stop, block: a model, or the id of a placement; kill, stop, clock: redis, discovery, host, "
             'scheduler or gateway of this machine\'s cluster. disk: "models" or "home". memory: the id of a device. '
             "cut, slow: a node, or an address."
         ),
@@ -45,6 +47,7 @@ def chaos(
     duration: Annotated[str, typer.Option("--for", metavar="TIME", help="How long, at most 1h.")] = "30s",
     leave: Annotated[str, typer.Option(metavar="SIZE", help="disk, memory: what stays free.")] = "0",
     rate: Annotated[str, typer.Option(metavar="SIZE", help="slow: what passes in a second, each way.")] = "1MiB",
+    by: Annotated[str, typer.Option(metavar="TIME", help="clock: how far it is ahead; -5m: behind.")] = "5m",
     yes: Annotated[bool, typer.Option("--yes", help="Required: requests may be slower, and may fail.")] = False,
     home: Home = None,
 ) -> None:
@@ -60,7 +63,7 @@ def chaos(
     from common.durations import parse_go_duration_ms
 
     try:
-        duration_s = parse_go_duration_ms(duration) / 1000
+        duration_s, skew_s = parse_go_duration_ms(duration) / 1000, parse_go_duration_ms(by) // 1000
         leave_bytes, rate_bytes_s = parse_byte_size(leave), parse_byte_size(rate)
     except ValueError as error:
         raise CommandFailed(str(error), ExitCode.USAGE) from error
@@ -72,5 +75,6 @@ def chaos(
         duration_s=duration_s,
         leave_bytes=leave_bytes,
         rate_bytes_s=rate_bytes_s,
+        skew_s=skew_s,
     )
     carry_out(server(), order, home=home or CliSettings.load().home, say=lambda text: print(text, flush=True))

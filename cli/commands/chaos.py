@@ -15,7 +15,8 @@ from cli.cluster.home import is_locked, read_record, real_home
 from cli.errors import CommandFailed, ExitCode
 from cli.server import Server
 from common.network import split_host_port
-from common.process_faults import InjectedFault, Killed, LinkBroken, Stopped
+from common.process_faults import InjectedFault, Killed, LinkBroken, ProcessFault, Stopped
+from common.wrong_clock import SKEW_S_MAX, ClockWrong
 
 SERVICES = ("redis", "discovery", "host", "scheduler", "gateway")
 _PATH = "/puna/v1/chaos"
@@ -33,6 +34,7 @@ class Order:
     duration_s: float
     leave_bytes: int
     rate_bytes_s: int = 0
+    skew_s: int = 0
 
     def body(self, *, node: str = "", target: str = "") -> dict[str, Any]:
         """Return the body of the request to a gateway."""
@@ -52,7 +54,7 @@ def carry_out(server: Server, order: Order, *, home: Path, say: Callable[[str], 
         CommandFailed: nothing was broken; or it was interrupted, and has ended.
     """
     try:
-        if order.fault in ("kill", "stop") and order.target in SERVICES:
+        if order.fault == "clock" or (order.fault in ("kill", "stop") and order.target in SERVICES):
             _break_service(server, order, home, say)
         elif order.fault in ("cut", "slow"):
             _break_link(server, order, say)
@@ -108,14 +110,20 @@ def _find(server: Server, order: Order) -> tuple[str, str]:
 
 
 def _break_service(server: Server, order: Order, home: Path, say: Callable[[str], None]) -> None:
-    """Signal a process of this machine's cluster."""
+    """Break a process of this machine's cluster."""
+    if order.fault == "clock" and not 0 < abs(order.skew_s) <= SKEW_S_MAX:
+        raise CommandFailed("--by is a second at least, and 68 years at most", ExitCode.USAGE)
     real = real_home(home)
     record = read_record(real)
     pid = record.services[order.target].pid if record is not None and order.target in record.services else None
     if pid is None or not is_locked(real):
         raise CommandFailed(f"no {order.target} runs in {real}; for that of another home: --home", ExitCode.NOT_FOUND)
-    fault = Killed(pid) if order.fault == "kill" else Stopped(pid)
-    done = "is killed" if order.fault == "kill" else "is stopped"
+    found: dict[str, tuple[ProcessFault, str]] = {
+        "kill": (Killed(pid), "is killed"),
+        "stop": (Stopped(pid), "is stopped"),
+        "clock": (ClockWrong(pid, order.skew_s), f"has a clock that is off by {order.skew_s} s"),
+    }
+    fault, done = found[order.fault]
     _break_here(server, order, fault, f"{order.target} (pid {pid})", done, say)
 
 

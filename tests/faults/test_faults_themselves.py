@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from common.process_faults import DiskFilled, ThreadBlocked
+from common.wrong_clock import ClockWrong
 from tests.faults import faults
 from tests.faults.faults import FaultDidNotHappen, Killed, Stopped, broken, process_state, verify
 from tests.full_disk import small_disk
@@ -108,6 +110,68 @@ def test_a_stopped_process_goes_on_when_the_one_that_stopped_it_is_killed(proces
     stopper.kill()
     stopper.communicate()
     wait_until(lambda: process_state(process.pid) in "SR", deadline_s=20, what="it goes on")
+
+
+CLOCKS = """
+import ctypes, sys, threading, time
+libc = ctypes.CDLL(None)
+def spin():
+    while True:
+        time.time()
+threading.Thread(target=spin, daemon=True).start()
+for line in sys.stdin:
+    now = (ctypes.c_long * 2)()
+    libc.gettimeofday(now, None)
+    print(time.time(), now[0], libc.time(None), time.clock_gettime(5), time.monotonic(), flush=True)
+"""
+DAY_S = 86_400
+
+
+class Clocks:
+    """A process that tells the time, and reads a clock all the while."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CLOCKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def skews_s(self) -> list[int]:
+        """Seconds by which each of its wall clocks is ahead, to ten; its monotonic clock is right."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(file=self.process.stdin, flush=True)
+        *wall, monotonic = map(float, self.process.stdout.readline().split())
+        assert abs(monotonic - time.monotonic()) < 5
+        return [10 * round((seconds - time.time()) / 10) for seconds in wall]
+
+
+@pytest.fixture
+def clocks() -> Iterator[Clocks]:
+    told = Clocks()
+    yield told
+    told.process.kill()
+    told.process.communicate()
+
+
+@pytest.mark.parametrize("skew_s", [300, -DAY_S])
+def test_a_wrong_clock_is_off_and_right_again_and_durations_stay(clocks: Clocks, skew_s: int) -> None:
+    assert clocks.skews_s() == [0] * 4
+    with broken(ClockWrong(clocks.process.pid, skew_s)):
+        assert clocks.skews_s() == [skew_s] * 4
+    assert clocks.skews_s() == [0] * 4
+
+
+def test_a_wrong_clock_is_right_when_the_process_that_made_it_is_killed(clocks: Clocks) -> None:
+    code = (
+        f"from common.wrong_clock import ClockWrong; ClockWrong({clocks.process.pid}, 300).inject(); print(flush=True)"
+    )
+    maker = subprocess.Popen([sys.executable, "-c", f"{code}; input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert maker.stdout is not None
+    maker.stdout.readline()
+    assert clocks.skews_s() == [300] * 4
+    maker.kill()
+    maker.communicate()
+    wait_until(lambda: clocks.skews_s() == [0] * 4, deadline_s=20, what="it is right again")
 
 
 MIB = 2**20

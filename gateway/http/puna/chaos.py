@@ -38,6 +38,7 @@ class FaultName(StrEnum):
     MEMORY = "memory"
     CUT = "cut"
     SLOW = "slow"
+    CLOCK = "clock"
 
 
 class ChaosBody(OwnBody):
@@ -81,8 +82,8 @@ class Chaos(Endpoints):
             raise PermissionDenied("this cluster is marked as production (PUNA_PRODUCTION) and takes no faults")
         if current_key() is None:
             raise PermissionDenied("faults need a key with the scope admin:cluster; this gateway asks for no keys")
-        if body.node and body.fault in (FaultName.CUT, FaultName.SLOW):
-            raise InvalidRequest("a link is broken by `puna chaos` on one of its machines", param="node")
+        if body.node and body.fault in (FaultName.CUT, FaultName.SLOW, FaultName.CLOCK):
+            raise InvalidRequest("links and clocks are broken by `puna chaos` on their own machine", param="node")
         exchange.record.changes = {"object": body.target, "fault": body.fault, "to": body.node}
         log.warning("fault.asked", fault=body.fault, node=body.node, target=body.target, duration_s=body.duration_s)
         async with self.service.work_feed(self._steps(body), exchange.record) as feed:

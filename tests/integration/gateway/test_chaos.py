@@ -196,6 +196,8 @@ async def test_the_command_kills_a_runner_and_names_what_it_did(
         (body("kill") | {"node": "elsewhere"}, 404, "elsewhere"),
         (body("kill") | {"target": "another"}, 503, "another"),
         (body("disk"), 400, "models"),
+        (body("cut"), 400, "their own machine"),
+        (body("clock"), 400, "their own machine"),
         (body("explode"), 400, "fault"),
         (body("stop", duration_s=3601), 400, "duration_s"),
         ({"fault": "kill", "node": NODE}, 400, "target"),
