@@ -1,8 +1,6 @@
 """Constraints of a request, prepared beside the engine thread: grammars, schemas, DRY's breakers."""
 
 import asyncio
-import os
-import sys
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +18,10 @@ from runner.core.grammar.token_tree import TokenTree
 from runner.core.sequence.dry import Breakers, find_breakers
 from runner.core.sequence.reasoning_budget import ReasoningBudget, reasoning_budget
 from runner.engine.contract.engine import TokenTable
+from runner.priorities import give_way
 
 # Grammars that are kept with all that answers found out about them, of all tenants together.
 KEPT_MAX = 32
-# Slow compilations give way to answers, but not for long: for moments they hold the interpreter's lock.
-SLOW_NICENESS = 10
 # Trees of the vocabulary, one for each set of control tokens that constraints use.
 TREES_MAX = 4
 BREAKERS_DEFAULT = ("\n", ":", '"', "*")
@@ -75,7 +72,7 @@ class ConstraintReader:
 
     def __init__(self) -> None:
         self._quick = ThreadPoolExecutor(max_workers=1, thread_name_prefix="constraints")
-        self._slow = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slow-constraints", initializer=_give_way)
+        self._slow = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slow-constraints", initializer=give_way)
         self._lanes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by salt
         self._lock = threading.Lock()  # of the trees
         self._trees: OrderedDict[frozenset[int], TokenTree] = OrderedDict()  # by the control tokens in them
@@ -155,12 +152,6 @@ class ConstraintReader:
                 if len(self._trees) > TREES_MAX:
                     self._trees.popitem(last=False)
             return known
-
-
-def _give_way() -> None:
-    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
-        own = os.getpriority(os.PRIO_PROCESS, 0)
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own + SLOW_NICENESS)
 
 
 def budget_of(request: runner_pb2.GenerateRequest, vocabulary: TokenTable) -> ReasoningBudget:

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +25,7 @@ from runner.core.states.gate import Tier
 from runner.host import metrics
 from runner.host.home import write_durably
 from runner.host.states.disk import BadStateFile, DiskTier, StateRecord, state_id
+from runner.priorities import give_way
 from runner.sealed_memory import is_sealed
 
 log = get_logger()
@@ -85,6 +87,8 @@ class NodeStates:
         self._kept: dict[str, _Kept] = {}
         self._watchers: set[Watcher] = set()
         self._writing = asyncio.Lock()  # one file at a time: the disk is for models, too
+        # Of files whose runners compute meanwhile: a digest and a copy of all that is written.
+        self._writer: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "states-writer", give_way)
         self._disk_off_until_s = 0.0
         self._leaving = asyncio.Event()  # some state has no place in RAM
 
@@ -275,6 +279,9 @@ class NodeStates:
 
     async def close(self) -> None:
         """Write what is in RAM only, as long as there is time, then let go of everything."""
+        if self._writer is not None:
+            self._writer.shutdown(wait=False)
+            self._writer = None  # the rest is urgent
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSING_S):
                 for name in list(self._kept):
@@ -356,7 +363,8 @@ class NodeStates:
                 await self._leave_disk(other)
             descriptor = os.dup(kept.descriptor)
             try:
-                await asyncio.to_thread(self._disk.write, kept.record, descriptor)
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._writer, self._disk.write, kept.record, descriptor)
                 kept.written = True
             except OSError as error:
                 self._disk_budget.remove(name)

@@ -13,7 +13,8 @@ from protos import runner_pb2
 from runner.core.grammar.constraint_text import LARK_BYTES_MAX, ConstraintText, lark_text
 from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar
 from runner.core.grammar.token_tree import TokenTree
-from runner.serve.constraints import KEPT_MAX, SLOW_NICENESS, ConstraintReader
+from runner.priorities import NICENESS
+from runner.serve.constraints import KEPT_MAX, ConstraintReader
 from tests.engines.fake_model import END, FakeVocabulary
 
 VOCABULARY = FakeVocabulary()
@@ -74,7 +75,7 @@ async def test_a_slow_constraint_is_compiled_by_a_thread_that_gives_way(monkeypa
     for is_slow in (True, False):
         asked = request(grammar=f'root ::= "{is_slow}"', constraint_is_slow=is_slow)
         await reader.read(asked, VOCABULARY)
-    assert priorities == [min(19, own + SLOW_NICENESS), own]
+    assert priorities == [min(19, own + NICENESS), own]
 
 
 async def test_only_so_many_grammars_are_kept() -> None:
