@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -94,6 +95,20 @@ def slow_registry(directory: Path, place: Place) -> Iterator[str]:
         yield registry.url
 
 
+async def _pull_steps(rig: Rig, model: str) -> AsyncIterator[dict[str, Any]]:
+    body = {"model": model, "insecure": True}
+    async with (
+        httpx.AsyncClient(trust_env=False, timeout=None, headers={"x-api-key": rig.key}) as client,
+        client.stream("POST", f"{rig.url}/api/pull", json=body) as answer,
+    ):
+        async for line in answer.aiter_lines():
+            yield json.loads(line)
+
+
+def _is_whole(file: Path, digest: str) -> bool:
+    return hashlib.sha256(file.read_bytes()).hexdigest() == digest
+
+
 @asynccontextmanager
 async def pulling(rig: Rig, number: int) -> AsyncIterator[Measure]:
     """Pull a model, again where the pull fails, as clients do; measures what became of its bytes."""
@@ -102,30 +117,19 @@ async def pulling(rig: Rig, number: int) -> AsyncIterator[Measure]:
     pushed = await asyncio.to_thread(push, registry, f"library/cut-{number}", weights)
     blob = rig.directory / "models" / "blobs" / f"sha256-{pushed.digest}"
     progress: list[tuple[float, int]] = []
-    wrong_files = 0
-
-    async def pull() -> bool:
-        nonlocal wrong_files
-        body = {"model": pushed.name, "insecure": True}
-        async with (
-            httpx.AsyncClient(trust_env=False, timeout=None, headers={"x-api-key": rig.key}) as client,
-            client.stream("POST", f"{rig.url}/api/pull", json=body) as answer,
-        ):
-            async for line in answer.aiter_lines():
-                step = json.loads(line)
-                # The first line of a pull, before it has looked at what is here, has none.
-                if step.get("digest") == f"sha256:{pushed.digest}" and step.get("completed"):
-                    progress.append((time.time(), step["completed"]))
-                    wrong_files += step["completed"] < len(weights) and blob.exists()
-                if step.get("status") == "success":
-                    return True
-        return False
+    was_whole: list[bool] = []  # the file, when it was seen first
 
     async def pull_until_done() -> None:
-        while True:
+        done = False
+        while not done:
             with suppress(httpx.TransportError):
-                if await pull():
-                    return
+                async for step in _pull_steps(rig, pushed.name):
+                    # The first line of a pull, before it has looked at what is here, has none.
+                    if step.get("digest") == f"sha256:{pushed.digest}" and step.get("completed"):
+                        progress.append((time.time(), step["completed"]))
+                    if not was_whole and blob.exists():
+                        was_whole.append(_is_whole(blob, pushed.digest))
+                    done = step.get("status") == "success"
             await next_look(ASKED_AGAIN_S)
 
     task = asyncio.create_task(pull_until_done())
@@ -136,12 +140,11 @@ async def pulling(rig: Rig, number: int) -> AsyncIterator[Measure]:
         had = max(done for at_s, done in progress if at_s <= healed_unix_s)
         later_s = [at_s - healed_unix_s for at_s, done in progress if at_s > healed_unix_s and done > had]
         again = max((before - after for (_, before), (_, after) in pairwise(progress)), default=0)
-        is_damaged = hashlib.sha256(blob.read_bytes()).hexdigest() != pushed.digest
         return {
             "pulled_before": had / len(weights),
             "goes_on_s": min(later_s, default=math.inf),
             "again_bytes": max(0, again),
-            "wrong_files": wrong_files + is_damaged,
+            "wrong_files": [*was_whole, _is_whole(blob, pushed.digest)].count(False),
         }
 
     try:
