@@ -164,7 +164,12 @@ def from_asked(asked: Asked) -> cluster_pb2.LoadAsked:
 def to_fault(error: cluster_pb2.RunnerError) -> Fault:
     """Return the error of a runner."""
     attempted = MEMORY_REPORT.from_proto(error.attempted) if error.HasField("attempted") else None
-    return Fault(reason=error.reason or "runner_lost", message=error.message, attempted=attempted)
+    return Fault(
+        reason=error.reason or "runner_lost",
+        message=error.message,
+        attempted=attempted,
+        lender_id=error.lender_id,
+    )
 
 
 def fault_of(error: PunaError) -> Fault:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 
 from common.errors import ModelUnavailable, PunaError
 from common.grpc.client import open_channel
@@ -53,9 +54,8 @@ ANSWER_S_MAX = 1.0
 class LendingFailedError(Exception):
     """A node does not lend. What others had lent already was given back."""
 
-    def __init__(self, node_id: str, fault: Fault) -> None:
+    def __init__(self, fault: Fault) -> None:
         super().__init__(fault.message)
-        self.node_id = node_id
         self.fault = fault
 
 
@@ -75,7 +75,7 @@ async def borrow(hosts: HostClient, loans: Loans, *, check: Callable[[int], None
             continue
         await give_back(hosts, loans)
         if isinstance(answer, PunaError):
-            raise LendingFailedError(loan.node_id, fault_of(answer)) from answer
+            raise LendingFailedError(replace(fault_of(answer), lender_id=loan.node_id)) from answer
         raise answer
     return peers
 
@@ -264,7 +264,7 @@ class Performer:
             draft_origin=from_origin(effect.draft_origin),
             asked=from_asked(record.asked),
         )
-        state, lender_id = RunnerState.UNKNOWN, ""
+        state = RunnerState.UNKNOWN
         fault = Fault(reason=ModelUnavailable.reason, message="the host ended the call before the load was over")
         try:
             self._leadership.check(effect.fence)
@@ -273,8 +273,10 @@ class Performer:
                 runner = to_runner(reported)
                 state = runner.state
                 await self._loop.post(RunnerReported(node_id=record.node_id, runner=runner))
+            if state is RunnerState.ERROR:  # a lender that its borrower cannot reach would wait for it
+                await self._give_back(effect.loans)
         except LendingFailedError as error:
-            fault, lender_id = error.fault, error.node_id
+            fault = error.fault
         except PunaError as error:
             fault = fault_of(error)
             if fault.reason not in TRANSPORT_REASONS:  # else it may run, and use what is lent
@@ -285,7 +287,6 @@ class Performer:
                     placement_id=record.placement_id,
                     generation=record.generation,
                     fault=fault,
-                    lender_id=lender_id,
                 )
             )
 

@@ -207,7 +207,7 @@ class SchedulerCore:
                 self._runner_reported(event, now_s)
             case StartFailed():
                 job = state.job_of(event.placement_id, event.generation)
-                starting.on_start_failed(state, job, event.fault, now_s, lender_id=event.lender_id)
+                starting.on_start_failed(state, job, event.fault, now_s)
             case StopEnded():
                 if event.fault is not None and event.fault.reason == STALE_FENCE:
                     state.emit(DropLeadership(high_water=event.fault.high_water))

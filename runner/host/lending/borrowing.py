@@ -79,14 +79,12 @@ class Borrowed:
         """Take hold of a lease, and listen for the engine.
 
         Raises:
-            ModelUnavailable: the lender cannot be reached or refuses.
+            LenderUnreachable: see there.
         """
         try:
             hold = await self._dial(peer, self._purpose, 0)
         except _FAILED as error:
-            raise ModelUnavailable(
-                f"node {peer.node_id} does not lend: {str(error) or type(error).__name__}", retry_after_s=1.0
-            ) from error
+            raise LenderUnreachable(peer.node_id, str(error) or type(error).__name__) from error
         self._streams.append(hold)
         self._holds.append(asyncio.create_task(self._watch(peer.node_id, hold)))
         for device in peer.devices:
@@ -151,6 +149,14 @@ def _is_own(writer: asyncio.StreamWriter) -> bool:
     return user is not None and (user in (os.geteuid(), 0) or user in RUNNER_USERS)
 
 
+class LenderUnreachable(ModelUnavailable):
+    """A lender cannot be reached from here, or refuses."""
+
+    def __init__(self, node_id: str, text: str) -> None:
+        super().__init__(f"node {node_id} does not lend: {text}", retry_after_s=1.0)
+        self.node_id = node_id
+
+
 class Borrower:
     """Borrowing side of this host for runners and measurements. Without an identity this node does not borrow."""
 
@@ -161,7 +167,7 @@ class Borrower:
         """Take hold of what the peers lend; None if there are none.
 
         Raises:
-            ModelUnavailable: a lender cannot be reached or refuses; nothing is left open.
+            LenderUnreachable: see there; nothing is left open.
             NotSupported: this node does not use devices of others.
         """
         if not peers:

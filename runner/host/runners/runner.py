@@ -24,7 +24,7 @@ from runner.core.host.exits import blamed_devices, explain_exit, has_loaded, ref
 from runner.core.host.tunnel import Purpose
 from runner.host import metrics
 from runner.host.home import HostHome
-from runner.host.lending.borrowing import Borrowed, Borrower, addressed, with_status
+from runner.host.lending.borrowing import Borrowed, Borrower, LenderUnreachable, addressed, with_status
 from runner.host.processes.children import runner_command
 from runner.host.processes.process import ProcessHandle, read_log_tail, start_ticks, take_lock
 from runner.host.processes.spawning import spawn_runner, start_kind
@@ -203,6 +203,8 @@ class HostRunner:
             assert self._process is not None  # _spawn returned
             await self._follow(self._process)
         except PunaError as error:
+            if isinstance(error, LenderUnreachable):
+                self._record.status.error.lender_id = error.node_id
             self._fail(error.reason, error.message, None)
         except OSError as error:
             reason = DiskFull.reason if error.errno == errno.ENOSPC else InternalError.reason

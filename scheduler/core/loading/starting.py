@@ -99,7 +99,7 @@ def _send_start(state: ClusterState, job: LoadJob, now_s: float) -> None:
             command=(state.leadership.fence, state.leadership.leader_id),
         )
     except LenderGone as gone:
-        on_start_failed(state, job, unavailable(str(gone)), now_s, lender_id=gone.node_id)
+        on_start_failed(state, job, replace(unavailable(str(gone)), lender_id=gone.node_id), now_s)
         return
     name_origins(state, job, node, job.record.layout)
     state.emit(
@@ -179,9 +179,7 @@ def _ready(state: ClusterState, job: LoadJob, runner: RunnerView, now_s: float) 
         order_stop(state, job.moves, reason=job.reason, now_s=now_s, forced=True)
 
 
-def on_start_failed(
-    state: ClusterState, job: LoadJob | None, fault: Fault, now_s: float, *, lender_id: str = ""
-) -> None:
+def on_start_failed(state: ClusterState, job: LoadJob | None, fault: Fault, now_s: float) -> None:
     """Handle a start that was refused, also by a lender, that ended, or has an unknown outcome."""
     if fault.reason == STALE_FENCE:
         state.emit(DropLeadership(high_water=fault.high_water))
@@ -190,11 +188,10 @@ def on_start_failed(
     job.failed.count += 1
     last = job.failed.count >= LOAD_ATTEMPTS_MAX
     pause_s = RESTART_BACKOFF_S * 2 ** (job.failed.count - 1)
-    if lender_id:
-        _lend_failed(state, job, lender_id, fault, now_s, pause_s=pause_s, last=last)
-        return
     state.observed.forget_start(job.record.placement_id)
-    if fault.reason in TRANSPORT_REASONS:
+    if fault.lender_id:
+        _lend_failed(state, job, fault, now_s, pause_s=pause_s, last=last)
+    elif fault.reason in TRANSPORT_REASONS:
         _start_again(state, job, fault, now_s, pause_s=pause_s, last=last)
     elif fault.reason in MEMORY_REASONS and job.placement is not None:
         _try_otherwise(state, job, fault, now_s, pause_s=pause_s)
@@ -220,11 +217,10 @@ def _crashed(state: ClusterState, job: LoadJob, fault: Fault, now_s: float, *, l
         job.plan_again(now_s, pause_s=0.0)
 
 
-def _lend_failed(
-    state: ClusterState, job: LoadJob, lender_id: str, fault: Fault, now_s: float, *, pause_s: float, last: bool
-) -> None:
-    """Plan again after a node refused to lend: with less there if it lacked memory, else without it."""
+def _lend_failed(state: ClusterState, job: LoadJob, fault: Fault, now_s: float, *, pause_s: float, last: bool) -> None:
+    """Plan again after a node did not lend: with less there if it lacked memory, else without it."""
     assert job.record is not None, "written before started"
+    lender_id = fault.lender_id
     state.note("devices.not_lent", placement=job.record.placement_id, node=lender_id, why=fault.message)
     if last:
         fail(state, job, fault, now_s)

@@ -179,7 +179,6 @@ class StartFailed:
     placement_id: str
     generation: int
     fault: Fault
-    lender_id: str = ""  # the node that did not lend what it needs: nothing was started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

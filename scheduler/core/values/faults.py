@@ -28,6 +28,7 @@ class Fault:
     message: str
     retry_after_s: float | None = None
     attempted: MemoryReport | None = None  # sizes that could not be allocated
+    lender_id: str = ""  # the node that does not lend what is needed
     high_water: int = 0  # of a stale fence: the highest that the host has accepted; 0: not known
 
 

@@ -17,6 +17,7 @@ from tests.integration.host.lending_nodes import Pair, new_placement, over_both,
 from tests.integration.host.node import Inventory, Node, is_alive, pids_below, runners_of, running_node
 from tests.integration.runner.processes import collect, greedy
 from tests.limited_device import limited_device
+from tests.ports import free_port
 from tests.waiting import until
 
 PROMPT = "The quick brown fox"
@@ -129,6 +130,16 @@ async def test_a_server_that_cannot_be_started_lends_nothing(pair: Pair) -> None
     logs.unlink()
     logs.with_name("moved").rename(logs)
     await pair.lend(new_placement())
+
+
+async def test_a_lender_that_cannot_be_reached_is_named(pair: Pair) -> None:
+    placement = new_placement()
+    peer = await pair.lend(placement)
+    peer.tunnel_address = f"127.0.0.1:{free_port()}"
+    request = await pair.head.start_request(placement=placement, layout=over_both(3), peers=[peer])
+    failed = (await pair.head.run(request)).status
+    assert (failed.state, failed.error.lender_id) == (cluster_pb2.RUNNER_STATE_ERROR, "lender")
+    assert failed.error.message.startswith("node lender does not lend: ")
 
 
 async def test_a_lender_that_dies_ends_the_runner_that_uses_it_and_no_other(pair: Pair) -> None:

@@ -13,7 +13,7 @@ from scheduler.core.state.promises import promises
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.memory import MIB, DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.values.policy import Policy
-from scheduler.core.values.view import DeviceKind, DeviceView, NodeView
+from scheduler.core.values.view import DeviceKind, DeviceView, NodeView, RunnerState
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models, world_with
 
@@ -147,10 +147,28 @@ def test_a_node_that_does_not_lend_is_left_out_of_the_next_plan(reason: str) -> 
         StartFailed(
             placement_id=first.record.placement_id,
             generation=first.record.generation,
-            lender_id=lender,
-            fault=Fault(reason=reason, message="no"),
+            fault=Fault(reason=reason, message="no", lender_id=lender),
         )
     )
+    world.pass_time(3)
+    second = written_start(world)
+    assert lender not in (*lenders_of(second.record.layout), second.record.node_id)
+    assert world.finals("c") == []
+
+
+def test_a_node_that_the_borrower_cannot_reach_is_left_out_of_the_next_plan() -> None:
+    """It lends, and the scheduler reaches both: only the link between them is cut."""
+    world = cluster()
+    world.ensure("c")
+    first = written_start(world)
+    world.hosts_take_starts()
+    world.starts.clear()
+    (lender,) = lenders_of(first.record.layout)
+    text = f"node {lender} does not lend: no route"
+    one = world.runners[first.record.placement_id]
+    fault = Fault(reason="model_unavailable", message=text, lender_id=lender)
+    one.view = replace(one.view, state=RunnerState.ERROR, fault=fault)
+    world.tell(first.record.placement_id)
     world.pass_time(3)
     second = written_start(world)
     assert lender not in (*lenders_of(second.record.layout), second.record.node_id)
