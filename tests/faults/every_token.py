@@ -12,6 +12,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -36,7 +37,10 @@ from tests.waiting import next_look, wait_until
 from tools.model_zoo import build_pair
 
 SECOND_NODE = "b"
-STEP_S = 0.03  # for which the engine waits with every token, so that a client can act between two of them
+STEP_S = 0.03  # by default; the engine waits so long with every token, so that a client can act between two of them
+FIRST_TOKEN_S_MAX = 0.5  # beyond a step
+LEAD_S_MIN = 0.05
+LEARNED = 0.5  # of the difference that one round shows
 HUNG_S = 150.0
 READY_WITHIN_S = 120.0
 ANSWERS_PER_ROUND = 20
@@ -96,9 +100,10 @@ def typed_stub(channel: grpc.aio.Channel) -> "inference_pb2_grpc.InferenceAsyncS
 class Rig:
     """A cluster of two nodes with a replica of each model on both, and clients of it."""
 
-    def __init__(self, cluster: Cluster, second: SecondHost, seed: int) -> None:
+    def __init__(self, cluster: Cluster, second: SecondHost, *, seed: int, step_s: float) -> None:
         self.cluster = cluster
         self.second = second
+        self.step_s = step_s
         self.draw = random.Random(seed)
         self.http = httpx.AsyncClient(base_url=cluster.url, timeout=HUNG_S)
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{cluster.grpc_port}")
@@ -108,6 +113,7 @@ class Rig:
         self.tokens: dict[str, int] = {}
         self.first_s: dict[Lane, float] = {}  # from the request to its first token
         self.token_s: dict[Lane, float] = {}
+        self.felt_s: dict[str, float] = defaultdict(float)  # from a fault to the last token that its answers had before
         self.tallies = {fault: Tally() for fault in FAULTS}
 
     async def close(self) -> None:
@@ -122,20 +128,23 @@ class Rig:
             wanted = {"replicas_min": 2, "replicas_max": 2}
             (await self.http.put(f"/puna/v1/placements/{model}", json=wanted)).raise_for_status()
         await self.all_ready()
-        for lane in lanes:
-            answer, began_s = Answer(), time.monotonic()
-            reading = asyncio.create_task(read(self.http, self.stub, lane, answer))
-            while not reading.done() and not answer.said:
-                await next_look()
-            first_s = time.monotonic()
-            await reading
-            assert (bool(answer.said), answer.error, answer.terminals) == (True, "", 1), (lane, answer)
-            choices = 2 if lane.kind == "n" else 1
-            self.undisturbed[lane] = answer
-            self.tokens[name_of(lane)] = count = answer.usage[1] // choices
-            # Where the text of several tokens comes at once, the first of it is late.
-            self.token_s[lane] = max(STEP_S, (time.monotonic() - first_s) / max(count, 1))
-            self.first_s[lane] = min(first_s - began_s, 0.5)
+        for _ in range(2):  # the first answers of a runner take longer
+            await asyncio.gather(*(self._measure(lane) for lane in lanes))
+
+    async def _measure(self, lane: Lane) -> None:
+        answer, began_s = Answer(), time.monotonic()
+        reading = asyncio.create_task(read(self.http, self.stub, lane, answer))
+        while not reading.done() and not answer.said:
+            await next_look()
+        first_s = time.monotonic()
+        await reading
+        assert (bool(answer.said), answer.error, answer.terminals) == (True, "", 1), (lane, answer)
+        choices = 2 if lane.kind == "n" else 1
+        self.undisturbed[lane] = answer
+        self.tokens[name_of(lane)] = count = answer.usage[1] // choices
+        # Where the text of several tokens comes at once, the first of it is late. Tools take more steps than tokens.
+        self.first_s[lane] = min(first_s - began_s, FIRST_TOKEN_S_MAX + self.step_s)
+        self.token_s[lane] = max(self.step_s, (time.monotonic() - began_s - self.first_s[lane]) / max(1, count))
 
     def nodes(self) -> dict[str, list[dict[str, Any]]]:
         """Runners that serve, by node."""
@@ -175,7 +184,7 @@ class Rig:
         tally = self.tallies[fault]
         return [
             (lane, token)
-            for lane in self.undisturbed
+            for lane in sorted(self.undisturbed)
             for token in range(self.tokens[name_of(lane)])
             if token not in tally.at_tokens[name_of(lane)] and tally.tries[name_of(lane), token] < TRIES_MAX
         ]
@@ -190,7 +199,11 @@ class Rig:
         await self.all_ready()
         tally = self.tallies[fault]
         seen_bytes = self.log.stat().st_size
-        leads_s = [self.first_s[lane] + token * self.token_s[lane] for lane, token in chosen]
+        # The middle between this token and the next one. What is asked for after the fault would go elsewhere.
+        leads_s = [
+            max(LEAD_S_MIN, self.first_s[lane] + (token - 0.5) * self.token_s[lane] - self.felt_s[fault])
+            for lane, token in chosen
+        ]
         longest_s = max(leads_s)
         answers = [Answer() for _ in chosen]
 
@@ -214,7 +227,7 @@ class Rig:
                 answer.error = f"hung or broke: {error!r}"
             tally.tries[name_of(lane), token] += 1
             self._compare(tally, lane, answer)
-        self._learn(tally, chosen, answers, seen_bytes)
+        self._learn(fault, chosen, answers, seen_bytes)
         for model in (TEXT_MODEL, IMAGE_MODEL):  # as an operator who has seen the reason of the crashes
             await self.http.post("/puna/v1/load", json={"model": model})
 
@@ -224,24 +237,26 @@ class Rig:
             tally.wrong.append(f"{name_of(lane)}: {difference}")
 
     def _learn(
-        self, tally: Tally, chosen: Sequence[tuple[Lane, int]], answers: Sequence[Answer], seen_bytes: int
+        self, fault: str, chosen: Sequence[tuple[Lane, int]], answers: Sequence[Answer], seen_bytes: int
     ) -> None:
-        """Read from the gateway's log after which token each answer lost its replica."""
+        """Read from the gateway's log after which token each answer lost its replica, and aim better."""
         with self.log.open("rb") as file:
             file.seek(seen_bytes)
             lines = [json.loads(line) for line in file if line.startswith(b"{") and b'"replica.lost"' in line]
         by_id = {answer.request_id: asked for asked, answer in zip(chosen, answers, strict=True)}
-        lost = set()
+        late: dict[str, int] = {}  # tokens, of each answer that lost its replica
         for line in lines:
             if found := by_id.get(line.get("request_id", "")):
-                lost.add(line["request_id"])
                 lane, wanted = found
-                token = line["at_token"]
-                tally.at_tokens[name_of(lane)].add(token)
-                # The next start is a little later if this one was too early.
-                late_s = (token - wanted) * self.token_s[lane]
-                self.first_s[lane] = max(0.0, self.first_s[lane] + 0.3 * -late_s)
-        tally.lost += len(lost)
+                self.tallies[fault].at_tokens[name_of(lane)].add(line["at_token"])
+                late[line["request_id"]] = line["at_token"] - wanted
+        self.tallies[fault].lost += len(late)
+        if late:
+            # All are late by what the fault takes to be felt; the rest is how long each answer takes to begin.
+            common = statistics.median(late.values())
+            self.felt_s[fault] += LEARNED * common * self.step_s
+            for request_id, tokens in late.items():
+                self.first_s[by_id[request_id][0]] -= LEARNED * (tokens - common) * self.step_s
 
     async def _killed(self, node: str, pids: Sequence[int]) -> Callable[[], None]:
         faults = [Killed(pid) for pid in pids]
@@ -301,23 +316,21 @@ class Rig:
         }
 
 
-ENGINE = {"PUNA_ENGINE": "fake", "PUNA_ENGINE_OPTIONS": json.dumps({"real": True, "step_s": STEP_S})}
-
-
 @asynccontextmanager
-async def running_rig(directory: Path, *, seed: int) -> AsyncIterator[Rig]:
+async def running_rig(directory: Path, *, seed: int, step_s: float = STEP_S) -> AsyncIterator[Rig]:
     """Start the cluster; everything is gone afterwards."""
+    engine = {"PUNA_ENGINE": "fake", "PUNA_ENGINE_OPTIONS": json.dumps({"real": True, "step_s": step_s})}
     home = directory / "home"
     (home / "models").mkdir(parents=True)
     model, projector = build_pair("mrope", directory)
     projector.rename(home / "models" / f"{IMAGE_MODEL}.mmproj.gguf")
     model.rename(home / "models" / f"{IMAGE_MODEL}.gguf")
     settings = {"PUNA_KEEP_ALIVE": "-1", "PUNA_NUM_PARALLEL": str(ANSWERS_PER_ROUND + 1)}
-    cluster = await asyncio.to_thread(start_cluster, home, **ENGINE, **settings)
+    cluster = await asyncio.to_thread(start_cluster, home, **engine, **settings)
     try:
-        second = SecondHost(cluster, SECOND_NODE, **ENGINE)
+        second = SecondHost(cluster, SECOND_NODE, **engine)
         try:
-            rig = Rig(cluster, second, seed)
+            rig = Rig(cluster, second, seed=seed, step_s=step_s)
             try:
                 yield rig
             finally:
@@ -333,6 +346,7 @@ async def run(
     *,
     minutes: float,
     seed: int,
+    step_s: float,
     faults: Sequence[str],
     lanes: Sequence[Lane],
     earlier: Mapping[str, Tally],
@@ -340,7 +354,7 @@ async def run(
     """Run until every token was met or the time is over. Return True if no answer was wrong."""
     end_s = time.monotonic() + minutes * 60
     with tempfile.TemporaryDirectory(prefix="puna-every-token-") as directory:
-        async with running_rig(Path(directory), seed=seed) as rig:
+        async with running_rig(Path(directory), seed=seed, step_s=step_s) as rig:
             rig.tallies |= earlier
             await rig.measure(lanes)
             while time.monotonic() < end_s and any(rig.missing(fault) for fault in faults):
@@ -367,6 +381,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=out, help="the report, JSON; read first if it exists")
     parser.add_argument("--minutes", type=float, default=240.0)
     parser.add_argument("--seed", type=int, default=20)
+    parser.add_argument("--step-s", type=float, default=STEP_S, help="a longer one meets more of the tokens it aims at")
     parser.add_argument("--fault", choices=FAULTS, action="append", default=[])
     parser.add_argument("--kind", action="append", default=[])
     asked = parser.parse_args()
@@ -378,6 +393,7 @@ def main() -> int:
             asked.out,
             minutes=asked.minutes,
             seed=asked.seed,
+            step_s=asked.step_s,
             faults=asked.fault or FAULTS,
             lanes=lanes,
             earlier=earlier,
