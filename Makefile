@@ -17,7 +17,7 @@ PYTEST := $(BIN)/pytest
 SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops attack rotation every-token bench bench-engine bench-real bench-placement bench-gateway bench-kv bench-overload placement-grid behaviours conformance clients faults soak fuzz audit deps-system clean
+.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops attack rotation every-token gpu bench bench-engine bench-real bench-placement bench-gateway bench-kv bench-overload placement-grid behaviours conformance clients faults soak fuzz audit deps-system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -82,6 +82,10 @@ rotation: setup ## certificates of a minute and two new authorities under 16 str
 
 every-token: setup ## kill, block, drain or lose what serves after every token of 25 kinds of answers (hours, goes on where it was)
 	$(BIN)/python -m tests.faults.every_token $(EVERY_TOKEN)
+
+gpu: setup ## every check of docs/gpu.md on this machine's first card (30 minutes; GPU="--models 1b --only-checks")
+	tools/peers/build_llama_server.sh
+	$(BIN)/python -m tests.gpu $(GPU)
 
 bench: setup ## measure against llama-server of the same build
 	tools/peers/build_llama_server.sh

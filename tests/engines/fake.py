@@ -166,5 +166,11 @@ def open_engine(files: ModelFiles, layout: Layout, options: str) -> Engine:
     if parsed.real:
         from tests.engines.paced import PacedEngine  # only this one needs llama.cpp
 
-        return PacedEngine(files, replace(layout, engine=""), step_s=parsed.step_s, drafts=parsed.drafts)
+        return PacedEngine(
+            files,
+            replace(layout, engine=""),
+            step_s=parsed.step_s,
+            drafts=parsed.drafts,
+            endless_kernel_after_steps=parsed.endless_kernel_after_steps,
+        )
     return FakeEngine(files, layout, parsed)

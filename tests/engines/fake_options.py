@@ -17,10 +17,11 @@ class FakeOptions:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    # The default engine computes, and each of its steps takes `step_s` longer. Beside it only `drafts` counts: of
+    # The default engine computes, and each of its steps takes `step_s` longer. Beside it these two count: of
     # requests with these sampling seeds it evaluates guesses, about two of three right if the answer is this one.
     real: bool = False
     drafts: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    endless_kernel_after_steps: int | None = None  # with `real`, on a card of CUDA
     seed: int = 0  # another seed is another model
     prompt_tokens_per_s: float = 0.0
     tokens_per_s: float = 0.0  # of all slots together

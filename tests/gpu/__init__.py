@@ -1,0 +1,1 @@
+"""Checks of real cards, and the command that runs them all: `make gpu`."""
