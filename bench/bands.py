@@ -1,9 +1,11 @@
 """Three bands of two tenants at three times the requests that a replica can serve: a verdict line for the bar K6.
 
-    python -m bench.bands [--model 57m] [--seconds 25]
+    python -m bench.bands [--model 57m] [--seconds 40] [--rounds 3]
 
-A whole cluster with the real engine; the model is written by the zoo. The same arrivals are sent twice: with keys of
-three bands, and with keys of one. Run it on a machine that does nothing else; it takes about 2 minutes.
+A whole cluster with the real engine; the model is written by the zoo. The same arrivals are sent three times in turns:
+those of the high band alone, to an empty cluster, so that its requests wait for each other as they do beside others;
+all of them with keys of one band; and with keys of three. Run it on a machine that does nothing else; it takes 8
+minutes.
 """
 
 import argparse
@@ -11,7 +13,7 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -31,9 +33,10 @@ FIRST_TOKEN_BAR, GOODPUT_BAR = 1.1, 0.97
 OVERLOAD = 3.0
 SHARES = {Band.HIGH: 0.1, Band.NORMAL: 0.4, Band.LOW: 0.5}  # of all requests
 TENANTS = ("ada", "bob")
+ALL = frozenset(Band)
 SIZES = Sizes(slots=4, context_tokens=1024)
 ANSWER_TOKENS, PROMPT_WORDS = 48, 120
-ALONE = 30  # requests of the empty cluster
+WARM_UP = 3  # requests
 CAPACITY_S = 8.0
 
 
@@ -42,7 +45,7 @@ class Outcome:
     """Answers of one band. Refusals are the server's right at such a load."""
 
     first_s: list[float] = field(default_factory=list)
-    tokens_in_time: int = 0  # of answers that ended while requests were sent
+    tokens_in_time: float = 0.0  # that came while requests were sent; every answer is read to its end
     answered: int = 0
     refused: int = 0
     lost_tokens: int = 0
@@ -70,12 +73,6 @@ class Client:
         return await stream_chat(self._server.host, self._server.port, body, key=self._key)
 
 
-async def measure_alone(client: Client) -> list[float]:
-    """Return the times to the first token of requests that have the cluster to themselves."""
-    results = [await client.one() for _ in range(ALONE + 3)]
-    return [result.first_token_s - result.sent_s for result in results[3:]]
-
-
 async def measure_capacity(client: Client) -> float:
     """Return the answers per second of as many clients as there are slots."""
     end_s, answered = time.perf_counter() + CAPACITY_S, 0
@@ -90,9 +87,17 @@ async def measure_capacity(client: Client) -> float:
     return answered / CAPACITY_S
 
 
-async def send(clients: dict[tuple[str, Band], Client], *, per_s: float, seconds: float) -> dict[Band, Outcome]:
-    """Send requests at random times, whatever becomes of those before."""
-    draw, outcomes, tasks = Random(1), {band: Outcome() for band in Band}, []
+async def send(
+    clients: dict[tuple[str, Band], Client],
+    outcomes: dict[Band, Outcome],
+    *,
+    per_s: float,
+    seconds: float,
+    seed: int,
+    bands: Container[Band],
+) -> None:
+    """Send requests at random times, whatever becomes of those before. `bands`: which of the arrivals are sent."""
+    draw, tasks = Random(seed), []
     began_s = time.perf_counter()
 
     async def one(client: Client, outcome: Outcome) -> None:
@@ -107,16 +112,17 @@ async def send(clients: dict[tuple[str, Band], Client], *, per_s: float, seconds
         outcome.answered += 1
         outcome.first_s.append(result.first_token_s - result.sent_s)
         outcome.lost_tokens += ANSWER_TOKENS - result.completion_tokens
-        if result.end_s < began_s + seconds:
-            outcome.tokens_in_time += result.completion_tokens
+        in_time = sum(piece_s < began_s + seconds for piece_s in result.pieces_s) / len(result.pieces_s)
+        outcome.tokens_in_time += in_time * result.completion_tokens
 
     due_s = began_s
     while (due_s := due_s + draw.expovariate(per_s)) < began_s + seconds:
         (band,) = draw.choices(list(SHARES), list(SHARES.values()))
         await asyncio.sleep(due_s - time.perf_counter())
-        tasks.append(asyncio.create_task(one(clients[draw.choice(TENANTS), band], outcomes[band])))
+        tenant = draw.choice(TENANTS)
+        if band in bands:
+            tasks.append(asyncio.create_task(one(clients[tenant, band], outcomes[band])))
     await asyncio.gather(*tasks)
-    return outcomes
 
 
 async def step_s(server: RunningServer, key: str) -> tuple[float, float]:
@@ -129,34 +135,49 @@ async def step_s(server: RunningServer, key: str) -> tuple[float, float]:
     return metric_sum(page, "puna_runner_decode_seconds_total") / calls, metric_sum(page, "puna_runner_pauses_total")
 
 
-async def measure(server: RunningServer, model: str, key_of: Callable[[str, Band], str], seconds: float) -> Verdict:
-    """Measure the empty cluster, its capacity, and three times that with and without bands."""
+async def measure(
+    server: RunningServer, model: str, key_of: Callable[[str, Band], str], seconds: float, rounds: int
+) -> Verdict:
+    """Measure the capacity, and three times that: the high band alone, all of it with one band and with three."""
     own = key_of("ada", Band.HIGH)
     client = Client(server, model, own, Random(2))
-    alone_s = quantile(await measure_alone(client), 0.99)
+    for _ in range(WARM_UP):
+        await client.one()
     capacity = await measure_capacity(client)
-    found = []
-    for same in (True, False):
-        clients = {
-            (tenant, band): Client(
-                server, model, key_of(tenant, Band.NORMAL if same else band), Random(f"{same} {tenant} {band}")
-            )
+
+    def clients_of(name: str, band_of: Callable[[Band], Band]) -> dict[tuple[str, Band], Client]:
+        return {
+            (tenant, band): Client(server, model, key_of(tenant, band_of(band)), Random(f"{name} {tenant} {band}"))
             for tenant in TENANTS
             for band in Band
         }
-        found.append(await send(clients, per_s=OVERLOAD * capacity, seconds=seconds))
-    without, banded = found
-    call_s, pauses = await step_s(server, own)
-    for name, outcomes in (("one band", without), ("three bands", banded)):
+
+    runs: dict[str, tuple[dict[tuple[str, Band], Client], Container[Band]]] = {
+        "alone": (clients_of("alone", lambda band: band), {Band.HIGH}),
+        "one band": (clients_of("one band", lambda _: Band.NORMAL), ALL),
+        "three bands": (clients_of("three bands", lambda band: band), ALL),
+    }
+    found = {name: {band: Outcome() for band in Band} for name in runs}
+    for number in range(rounds):
+        for name, (clients, bands) in runs.items():
+            await send(clients, found[name], per_s=OVERLOAD * capacity, seconds=seconds, seed=number, bands=bands)
+    for name, outcomes in found.items():
         for band, outcome in outcomes.items():
+            if band not in runs[name][1]:
+                continue
             print(
                 f"{name}, {band.name.lower()}: {outcome.answered} answered, {outcome.refused} refused, "
                 f"{len(outcome.failed)} failed {outcome.failed[:1]}, first token p50 "
                 f"{quantile(outcome.first_s, 0.5) * 1000:.0f} ms, p99 {quantile(outcome.first_s, 0.99) * 1000:.0f} ms"
             )
-    high_s, allowed_s = quantile(banded[Band.HIGH].first_s, 0.99), FIRST_TOKEN_BAR * alone_s + call_s
-    goods = [sum(outcome.tokens_in_time for outcome in outcomes.values()) / seconds for outcomes in found]
-    lost = sum(outcome.lost_tokens + len(outcome.failed) for one in found for outcome in one.values())
+    call_s, pauses = await step_s(server, own)
+    alone_s = quantile(found["alone"][Band.HIGH].first_s, 0.99)
+    high_s, allowed_s = quantile(found["three bands"][Band.HIGH].first_s, 0.99), FIRST_TOKEN_BAR * alone_s + call_s
+    goods = [
+        sum(outcome.tokens_in_time for outcome in found[name].values()) / (rounds * seconds)
+        for name in ("one band", "three bands")
+    ]
+    lost = sum(outcome.lost_tokens + len(outcome.failed) for one in found.values() for outcome in one.values())
     text = (
         f"high band's first token p99 {high_s * 1000:.0f} ms (bar {allowed_s * 1000:.0f}: 1.1 x {alone_s * 1000:.0f} "
         f"+ a step of {call_s * 1000:.1f}), {lost} tokens lost, goodput {goods[1]:.0f} of {goods[0]:.0f} tokens/s = "
@@ -169,7 +190,8 @@ def main() -> int:
     """Print the verdict; 1 if the bar was missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="57m", help="of the zoo")
-    parser.add_argument("--seconds", default=25.0, type=float, help="of each of the two loads")
+    parser.add_argument("--seconds", default=40.0, type=float, help="of each of the three loads in a round")
+    parser.add_argument("--rounds", default=3, type=int)
     args = parser.parse_args()
     print(f"machine: {describe_machine()}")
     with tempfile.TemporaryDirectory(prefix="puna-bands-") as name:
@@ -185,7 +207,7 @@ def main() -> int:
         }
         settings = {"PUNA_API_KEYS_FILE": str(file), "PUNA_API_KEY": keys["ada", Band.HIGH]}
         with running_cluster(models, SIZES, **settings) as server:
-            verdict = asyncio.run(measure(server, path.stem, lambda *whose: keys[whose], args.seconds))
+            verdict = asyncio.run(measure(server, path.stem, lambda *whose: keys[whose], args.seconds, args.rounds))
     print(verdict.line())
     return 0 if verdict.reached else 1
 
