@@ -9,9 +9,13 @@ behind what was computed of its earlier ones.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from common.spec.bands import Band
+
 # A call that holds generating sequences takes so long with prompts, so that no stream stands still for longer; where a
 # call takes most of that by itself, twice its time. For so long, too, a stream waits for prompts of a higher band.
 STREAMS_WAIT_S_MAX = 1.0
+# A prompt takes calls of about this time where a request of a higher band may come, which waits for the one that runs.
+HIGHER_BAND_WAITS_S = 0.06
 
 
 class BatchRow(NamedTuple):
@@ -125,21 +129,33 @@ def plan_batch(
     return BatchPlan(tuple(rows), full, tuple(left_out))
 
 
-def hold_streams(wanted: Sequence[BatchRow], *, cost: CallCost) -> tuple[list[BatchRow], float]:
+def hold_streams(
+    wanted: Sequence[BatchRow], *, cost: CallCost, expected_band: int = Band.LOW
+) -> tuple[list[BatchRow], float]:
     """Leave out the generating sequences that wait for a prompt of a higher band.
 
     All of them get their token as soon as one has waited for so long that another call would exceed the limit, and
     while the cost of calls is not known.
 
+    Args:
+        wanted: as `plan_batch`.
+        cost: as `plan_batch`.
+        expected_band: the highest one of which a request may come.
+
     Returns:
-        the rows that are left, and how long those left out may wait for the next call; 0: none was left out.
+        the rows that are left, and how long those left out, or a request that may come, may wait for the next call; 0:
+        nothing waits.
     """
-    highest = min([row.rank for row in wanted if not row.generating], default=None)
-    held_s = [row.waited_s for row in wanted if row.generating and highest is not None and row.rank > highest]
-    left_s = STREAMS_WAIT_S_MAX - max(held_s, default=STREAMS_WAIT_S_MAX)
-    if not cost.token_s or left_s < 2 * cost.fixed_s or left_s <= 0:
+    prompts = [row.rank for row in wanted if not row.generating]
+    if not prompts or not cost.token_s:
         return list(wanted), 0.0
-    return [row for row in wanted if not row.generating or row.rank <= (highest or 0)], left_s
+    highest = min(prompts)
+    wait_s = HIGHER_BAND_WAITS_S if highest > expected_band else 0.0
+    held_s = [row.waited_s for row in wanted if row.generating and row.rank > highest]
+    left_s = STREAMS_WAIT_S_MAX - max(held_s, default=STREAMS_WAIT_S_MAX)
+    if left_s < 2 * cost.fixed_s or left_s <= 0:
+        return list(wanted), wait_s
+    return [row for row in wanted if not row.generating or row.rank <= highest], min(left_s, wait_s or left_s)
 
 
 def _by_turns(able: list[BatchRow], clocks: dict[str, int]) -> list[BatchRow]:

@@ -9,6 +9,8 @@ from common.spec.bands import Band
 AGE_S = 30.0
 # Each pause counts as so much time without a slot, too: a sequence is not paused again and again.
 PAUSE_AGE_S = 2.0
+# After a request another one of its band may come for so long.
+EXPECTED_S = 60.0
 
 
 class Contender(NamedTuple):
@@ -54,3 +56,18 @@ def open_to_bands(running: Iterable[Contender], waiting: Iterable[Contender]) ->
         max(0, sum(rank > band for rank in ranks) - sum(other <= band for other in bands))
         for band in (Band.HIGH, Band.NORMAL)
     )
+
+
+class BandsSeen:
+    """Highest band of which requests came lately."""
+
+    def __init__(self) -> None:
+        self._band: int = Band.LOW
+        self._seen_s = 0.0
+
+    def expected(self, bands: Iterable[int], now_s: float) -> int:
+        """Take in the bands of those that run, and return the highest of which another one may come."""
+        band = min(bands, default=Band.LOW)
+        if band <= self._band or now_s - self._seen_s > EXPECTED_S:
+            self._band, self._seen_s = band, now_s
+        return self._band

@@ -27,7 +27,7 @@ from runner.core.sequence.batching import (
 from runner.core.sequence.context_shift import plan_context_shift
 from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH, REPEATED_TOKENS_MAX
 from runner.core.sequence.inputs import groups_in
-from runner.core.sequence.preemption import Contender, in_order, open_to_bands, victims
+from runner.core.sequence.preemption import BandsSeen, Contender, in_order, open_to_bands, victims
 from runner.core.sequence.slots import SlotPolicy
 from runner.core.speculation.drafters import Drafter
 from runner.core.states.chain import Facts
@@ -108,7 +108,7 @@ class Loop(EngineLoop):
         self._batch = Batch(capacity=context.batch_tokens, slots=context.slots)
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}
-        self._clocks = TenantClocks()
+        self._clocks, self._bands = TenantClocks(), BandsSeen()
         self._speculator = Speculator(
             context,
             slots,
@@ -357,7 +357,8 @@ class Loop(EngineLoop):
             assert self.media is not None
             return plan_batch(rows, batch_tokens=self.media.rows_max, clocks=clocks)
         cost = self._times.cost()
-        tokens, wait_s = hold_streams(tokens, cost=cost)
+        expected = self._bands.expected([one.request.band for one in self._running.values()], now_ns / NS_PER_S)
+        tokens, wait_s = hold_streams(tokens, cost=cost, expected_band=expected)
         turns = len({row.generating for row in tokens}) > 1 and self._times.take_turns()
         self._prompts_turn = turns and not self._prompts_turn
         if turns:

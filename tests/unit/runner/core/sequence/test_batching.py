@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common.spec.bands import Band
 from runner.core.sequence.batching import (
+    HIGHER_BAND_WAITS_S,
     STREAMS_WAIT_S_MAX,
     BatchPlan,
     BatchRow,
@@ -143,6 +145,18 @@ def test_streams_wait_for_a_prompt_of_a_higher_band_until_one_has_waited_for_the
     left, wait_s = hold_streams([demand(0, 8000), *streams], cost=cost)
     assert taken(plan_batch(left, batch_tokens=512, cost=cost, wait_s=wait_s)) == rows
     assert hold_streams(streams, cost=cost) == (streams, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rank", "expected_band", "taken_tokens"),
+    [(1, Band.HIGH, 50), (2, Band.NORMAL, 50), (1, Band.NORMAL, 512), (0, Band.HIGH, 512), (1, Band.LOW, 512)],
+)
+def test_a_prompt_takes_short_calls_where_a_request_of_a_higher_band_may_come(
+    rank: int, expected_band: Band, taken_tokens: int
+) -> None:
+    cost = CallCost(fixed_s=HIGHER_BAND_WAITS_S - 0.05, token_s=0.001)
+    left, wait_s = hold_streams([demand(0, 8000, rank=rank)], cost=cost, expected_band=expected_band)
+    assert taken(plan_batch(left, batch_tokens=512, cost=cost, wait_s=wait_s)) == {0: taken_tokens}
 
 
 @pytest.mark.behaviour("B-04", "B-21")

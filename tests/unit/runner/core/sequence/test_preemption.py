@@ -6,13 +6,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.spec.bands import Band
-from runner.core.sequence.preemption import AGE_S, PAUSE_AGE_S, Contender, in_order, open_to_bands, victims
+from runner.core.sequence.preemption import (
+    AGE_S,
+    EXPECTED_S,
+    PAUSE_AGE_S,
+    BandsSeen,
+    Contender,
+    in_order,
+    open_to_bands,
+    victims,
+)
 
 SLOTS = 2
 
 
 def ids(contenders: list[Contender]) -> list[int]:
     return [one.sequence_id for one in contenders]
+
+
+def test_a_band_is_expected_for_a_while_after_its_last_request() -> None:
+    seen = BandsSeen()
+    assert seen.expected([], 1.0) == Band.LOW
+    assert seen.expected([Band.LOW, Band.NORMAL], 2.0) == Band.NORMAL
+    assert seen.expected([Band.LOW, Band.HIGH], 3.0) == Band.HIGH
+    assert seen.expected([Band.NORMAL], 3.0 + EXPECTED_S) == Band.HIGH
+    assert seen.expected([Band.NORMAL], 3.1 + EXPECTED_S) == Band.NORMAL
+    assert seen.expected([], 3.2 + 2 * EXPECTED_S) == Band.LOW
 
 
 def test_the_newest_sequence_of_the_lowest_band_is_paused_first() -> None:
