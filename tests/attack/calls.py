@@ -15,8 +15,8 @@ if TYPE_CHECKING:  # generic in the stubs only
     Stream = aio.StreamStreamCall[bytes, bytes]
 
 # What gRPC's client says when a refusal arrived before a message was sent: it loses the status then.
-_LOST_STATUS = "Internal error from Core"
-_TRIES_MAX = 10
+LOST_STATUS = "Internal error from Core"
+TRIES_MAX = 10
 # Codes of a call that an interceptor or TLS refused.
 REFUSED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED})
 
@@ -54,9 +54,9 @@ async def exchange(
     address: str, method: str, request: bytes, caller: Caller | None, *, within_s: float = 10.0
 ) -> Answer:
     """Send one message, wait for the first one or the end. OK stands for a stream that was left open."""
-    for _ in range(_TRIES_MAX):
+    for _ in range(TRIES_MAX):
         answer = await _exchange_once(address, method, request, caller, within_s)
-        if answer.text != _LOST_STATUS:
+        if answer.text != LOST_STATUS:
             return answer
     return answer
 
