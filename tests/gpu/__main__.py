@@ -60,11 +60,10 @@ def run_commands(card: Card) -> list[dict[str, Any]]:
     for name, words, limit_s in COMMANDS:
         began_s = time.monotonic()
         command = [word.format(id=card.id) for word in words]
-        try:
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
-            status, said = done.returncode, done.stdout + done.stderr
-        except subprocess.TimeoutExpired as late:
-            status, said = 124, (late.stdout or b"").decode(errors="replace")
+        # `timeout` ends all processes of the command, not make alone, which would leave its tests on the card.
+        limited = ["timeout", "--kill-after", "10", str(limit_s), *command]
+        done = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True, check=False)
+        status, said = done.returncode, done.stdout + done.stderr
         print(f"{name}: exit {status}\n{said[-4000:]}", flush=True)
         seconds = round(time.monotonic() - began_s, 1)
         rows.append({"check": name, "status": status, "seconds": seconds, "end": said.splitlines()[-40:]})

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 ROUNDS = 10
 FREED_WITHIN_S = 60.0
-REPLACED_WITHIN_S = 20.0  # a blocked engine thread with all else, spec/faults.md
+REPLACED_WITHIN_S = 20.0
 ANSWER_S = 300.0
 TOO_LITTLE_BYTES = 16 * MIB
 PROMPT_WORDS = 1500
