@@ -35,7 +35,7 @@ from tools.model_zoo import build
 
 K1_BAR, K3_BAR, K9_BAR_S = 0.05, 0.05, 0.005
 TURNS, TURN_TOKENS = 6, 40
-SAVES = 30
+SAVES = 10
 DEADLINE_S = 600.0
 
 

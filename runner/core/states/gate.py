@@ -18,7 +18,7 @@ REOPEN_SHARE = 0.8
 # Of a tier that nothing was read from yet: slow devices of their kind, so that a first try costs little.
 ASSUMED_BYTES_PER_S = {Tier.RAM: 2e9, Tier.DISK: 1e8, Tier.PEER: 1e8}
 STEP_DELAY_S = 0.003  # that a copy may add to a step; the bar is 5 ms
-SLICE_TOKENS_MIN = 32
+SLICE_TOKENS_MIN = 16
 FIXED_S = 0.002  # a message to the host, a mapping, a call of the engine
 
 
@@ -29,14 +29,19 @@ class _Way:
 
 
 class CopySpeed:
-    """Speed of copies of states between a cache and host RAM, as measured."""
+    """Speed of copies of states between a cache and host RAM, and of joining slices of them there, as measured."""
 
     def __init__(self) -> None:
         self.bytes_per_s = 1e9  # assumed before the first copy
+        self.joined_per_s = 0.5e9  # bytes, assumed before the first slice is joined
 
     def see(self, *, size_bytes: int, seconds: float) -> None:
         """Learn from a copy."""
         self.bytes_per_s += _NEWEST_SHARE * (size_bytes / max(seconds, 1e-6) - self.bytes_per_s)
+
+    def see_join(self, *, size_bytes: int, seconds: float) -> None:
+        """Learn from a slice that was joined. `seconds`: of a processor, which a step misses."""
+        self.joined_per_s += _NEWEST_SHARE * (size_bytes / max(seconds, 1e-6) - self.joined_per_s)
 
     def seconds(self, size_bytes: int) -> float:
         """Predict the time of a copy."""
@@ -47,8 +52,12 @@ class CopySpeed:
         return self.seconds(size_bytes) > STEP_DELAY_S
 
     def slice_tokens(self, token_bytes: float) -> int:
-        """Return how many inputs to copy between two steps; joining them, in new pages, takes twice as long."""
-        return max(SLICE_TOKENS_MIN, int(self.bytes_per_s * STEP_DELAY_S / token_bytes / 3))
+        """Return how many inputs to copy between two steps.
+
+        Joining them takes longer: their pages are new, and a virtual machine may not have them yet.
+        """
+        token_s = token_bytes / self.bytes_per_s + token_bytes / self.joined_per_s
+        return max(SLICE_TOKENS_MIN, int(STEP_DELAY_S / token_s))
 
 
 class RestoreGate:

@@ -233,12 +233,14 @@ class ParkingLot:
         stop = min(copying.tokens, start + self._copies.slice_tokens(token_bytes))
         piece = self._context.save_slice(copying.spare_id, start, stop)
         self._see_copy(piece.size, began_ns)
+        began_ns = time.thread_time_ns()
         try:
             copying.joiner.add(piece, stop - start)
         except UnknownFormat as error:
             log.warning("state.unknown_format", text=str(error))
             self._context.gives_slices = False
             return self.copy_slice()
+        self._copies.see_join(size_bytes=piece.size, seconds=(time.thread_time_ns() - began_ns) / NS_PER_S)
         copying.copied_tokens = stop
         if copying.joiner.complete:
             self._give_cells_up(copying)

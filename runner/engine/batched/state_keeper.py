@@ -45,7 +45,7 @@ class _Save:
     buffer: StateBuffer | None = None
     joiner: SliceJoiner | None = None
     copied_tokens: int = 0
-    joined: int = 0  # slices that the store's thread has joined
+    joined: int = 0  # slices whose joining by the store's thread was noted
     copied: int = 0  # slices
     failed: UnknownFormat | OSError | None = None  # why a slice was not joined
     cancelled: bool = False
@@ -357,14 +357,19 @@ class StateKeeper:
     def _join(self, save: _Save, piece: StateBytes, tokens: int) -> None:
         """On the store's thread."""
         assert save.joiner is not None, "slices are joined"
+        began_ns = time.thread_time_ns()
         if not save.failed:
             try:
                 save.joiner.add(piece, tokens)
             except (UnknownFormat, OSError) as error:
                 log.warning("state.not_joined", text=repr(error))
                 save.failed = error
+        self._post(partial(self._joined, save, piece.size, (time.thread_time_ns() - began_ns) / NS_PER_S))
+
+    def _joined(self, save: _Save, size_bytes: int, seconds: float) -> None:
         save.joined += 1
-        self._post(_wake)
+        if not save.failed:
+            self._copies.see_join(size_bytes=size_bytes, seconds=seconds)
 
     def _put(self, save: _Save, checkpoints: list[tuple[int, int]], *, first_position: int) -> None:
         """Give a copied state to the store."""
@@ -403,10 +408,6 @@ class StateKeeper:
 def _names(names: SequenceNames | None, inputs: int) -> tuple[int, ...]:
     """Return the names of what so many inputs hold."""
     return names.within(inputs) if names is not None else ()
-
-
-def _wake() -> None:
-    """Let the engine thread look again."""
 
 
 def _put(store: StateStore, save: _Save, state: NewState) -> None:

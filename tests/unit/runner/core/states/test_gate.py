@@ -1,6 +1,8 @@
 """Restoring against computing."""
 
-from runner.core.states.gate import CopySpeed, RestoreGate, Tier
+import pytest
+
+from runner.core.states.gate import STEP_DELAY_S, CopySpeed, RestoreGate, Tier
 
 GIB = 2**30
 
@@ -36,3 +38,15 @@ def test_one_copy_during_a_stall_changes_little() -> None:
         copies.see(size_bytes=GIB, seconds=0.5)
     copies.see(size_bytes=GIB, seconds=50.0)
     assert copies.seconds(GIB) < 0.7
+
+
+def test_a_slice_is_as_large_as_its_copy_and_its_joining_leave_time_for() -> None:
+    copies = CopySpeed()
+    for _ in range(40):
+        copies.see(size_bytes=GIB, seconds=GIB / 5e9)
+        copies.see_join(size_bytes=GIB, seconds=GIB / 5e9)
+    fast = copies.slice_tokens(1000.0)
+    assert fast == pytest.approx(STEP_DELAY_S * 2.5e9 / 1000, rel=0.01)
+    for _ in range(40):
+        copies.see_join(size_bytes=GIB, seconds=GIB / 0.25e9)
+    assert copies.slice_tokens(1000.0) < fast / 9
