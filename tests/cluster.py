@@ -96,7 +96,7 @@ class Cluster:
 
 
 def start_cluster(home: Path, *, arguments: Sequence[str] = (), output: str = "", **environment: str) -> Cluster:
-    """Start `puna up` on free ports, with more arguments, and wait until it is ready. `output`: path of its output."""
+    """Start `puna up` on free ports, with more arguments; wait until a model can load. `output`: path of its output."""
     note_ram_speed(home)
     port, grpc_port = free_port(), free_port()
     command = [sys.executable, "-m", "cli.main", "up", "--port", str(port), "--grpc-port", str(grpc_port)]
@@ -114,8 +114,9 @@ def start_cluster(home: Path, *, arguments: Sequence[str] = (), output: str = ""
     def ready() -> bool:
         assert process.poll() is None, (home.parent / f"{home.name}.up.log").read_text()
         try:
-            admits = httpx.get(cluster.url + "/readyz", timeout=10).status_code == 200
-            return admits and _has_demo(cluster, environment.get("PUNA_API_KEY", "any"))
+            answer = httpx.get(cluster.url + "/readyz", timeout=10)
+            can_load = answer.status_code == 200 and "waits_for" not in answer.json()
+            return can_load and _has_demo(cluster, environment.get("PUNA_API_KEY", "any"))
         except httpx.TransportError:
             return False
 

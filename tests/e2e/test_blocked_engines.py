@@ -60,6 +60,11 @@ def ready_runners(cluster: Cluster) -> dict[str, int]:
     return {one["model"].partition(":")[0]: one["pid"] for one in cluster.runners() if one["state"] == "ready"}
 
 
+def device_states(cluster: Cluster) -> set[str]:
+    (node,) = httpx.get(f"{cluster.url}/puna/v1/nodes", timeout=60).json()["nodes"]
+    return {device["state"] for device in node["devices"]}
+
+
 def test_two_engine_threads_that_block_are_replaced_while_another_device_goes_on(tmp_path: Path) -> None:
     with ExitStack() as running:
         devices = [running.enter_context(limited_device(mib=700)) for _ in (*NAMES, "demo")]
@@ -96,7 +101,6 @@ def test_two_engine_threads_that_block_are_replaced_while_another_device_goes_on
         for answer in answers:
             answer.grows()
         assert ready_runners(cluster)["three"] == before["three"]
-        (node,) = httpx.get(f"{cluster.url}/puna/v1/nodes", timeout=60).json()["nodes"]
-        assert {device["state"] for device in node["devices"]} == {"ok"}
+        wait_until(lambda: device_states(cluster) == {"ok"}, deadline_s=30, what="every device is usable")
         watch.assert_within(20, "both runners are replaced", took_s=replaced_s)
         watch.assert_within(PAUSE_S_MAX, "the answer on another device goes on", took_s=answers[2].pause_s)
