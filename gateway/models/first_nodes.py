@@ -12,6 +12,7 @@ from scheduler.client import SchedulerClient
 # Needs no key: any number of requests cost the scheduler one call in this time, which may take so long.
 KNOWN_FOR_S = 1.0
 ANSWER_WITHIN_S = 1.0
+A_SCHEDULER = "a scheduler that answers"
 A_NODE = "a node"
 ITS_DEVICES = "a node to know its devices"
 
@@ -26,7 +27,7 @@ class FirstNodes:
     _asked_at_s: float | None = None
 
     async def missing(self) -> str:
-        """Name the part that is missing before a model can load. Empty if none is, or if no scheduler answers."""
+        """Name the part that is missing before a model can load. Empty if none is."""
         now_s = self.clock.now_s()
         if self._asked_at_s is None or now_s - self._asked_at_s >= KNOWN_FOR_S:
             self._asked_at_s = now_s
@@ -38,7 +39,7 @@ class FirstNodes:
             async with asyncio.timeout(ANSWER_WITHIN_S):
                 return missing_in(await self.scheduler.list_nodes())
         except (PunaError, TimeoutError):
-            return ""
+            return A_SCHEDULER
 
 
 def missing_in(inventory: discovery_pb2.Inventory) -> str:

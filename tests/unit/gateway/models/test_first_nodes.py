@@ -6,7 +6,7 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import ModelUnavailable
-from gateway.models.first_nodes import A_NODE, ITS_DEVICES, FirstNodes, missing_in
+from gateway.models.first_nodes import A_NODE, A_SCHEDULER, ITS_DEVICES, FirstNodes, missing_in
 from protos import cluster_pb2, discovery_pb2
 from scheduler.client import SchedulerClient
 
@@ -66,5 +66,5 @@ async def test_the_scheduler_is_asked_once_a_second_however_many_ask_here() -> N
     assert scheduler.times == 1
     clock.time_s += 1.0
     scheduler.is_away = True
-    assert [await first.missing() for _ in range(5)] == [""] * 5
+    assert [await first.missing() for _ in range(5)] == [A_SCHEDULER] * 5
     assert scheduler.times == 2
