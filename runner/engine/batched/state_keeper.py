@@ -256,7 +256,8 @@ class StateKeeper:
     def _unsaved(self, *, stopping: bool = False) -> Iterator[Slot]:
         """Yield the slots to be saved, the next one first: idle ones, of which the newest is the likeliest to return.
 
-        With `stopping` running ones are saved to their last token: their answers go on elsewhere.
+        With `stopping` running ones are saved to their last token, because their answers go on elsewhere, and idle ones
+        where a copy takes less time than what they have grown by.
         """
         for slot in sorted(self._slots.slots, key=lambda slot: (slot.sequence is not None, -slot.last_used)):
             if self._wants(slot, stopping=stopping):
@@ -265,12 +266,15 @@ class StateKeeper:
     def _wants(self, slot: Slot, *, stopping: bool = False) -> bool:
         if slot.shifted or slot.forgotten or len(slot.held) < BLOCK_INPUTS or not self._store.bytes_max:
             return False
-        wanted = BLOCK_INPUTS
-        if slot.sequence is not None and stopping:
-            wanted = 1
-        elif slot.sequence is not None:
-            wanted = max(_GROWTH_TOKENS_MIN, round(slot.saved_tokens * _GROWTH_SHARE))
-        return len(slot.held) - slot.saved_tokens >= wanted
+        grown = len(slot.held) - slot.saved_tokens
+        if stopping and slot.sequence is not None:
+            return grown > 0
+        if stopping:
+            size = self._context.state_bytes(slot.id, StatePart.ALL)
+            return grown >= BLOCK_INPUTS or self._copies.seconds(size) < self._seconds(grown)
+        if slot.sequence is not None:
+            return grown >= max(_GROWTH_TOKENS_MIN, round(slot.saved_tokens * _GROWTH_SHARE))
+        return grown >= BLOCK_INPUTS
 
     def _check_saved(self) -> None:
         """Have states saved again that a new host does not have."""

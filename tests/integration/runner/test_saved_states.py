@@ -104,6 +104,19 @@ async def test_a_state_is_saved_when_the_engine_stops_in_the_middle_of_an_answer
     await states.close()
 
 
+async def test_an_idle_slot_is_saved_to_its_last_token_when_the_engine_stops(zoo: Zoo, tmp_path: Path) -> None:
+    states, talk = open_node(tmp_path), ids(41, 300)
+    async with connected(states, tmp_path, zoo("dense"), slots=1, context=1024) as engine:
+        talk += (await engine.ask(talk, max_tokens=8, ignore_eos=True)).ids
+        await saved(states)
+        talk += ids(42, 20)  # less than a block: not saved while the engine runs
+        talk += (await engine.ask(talk, max_tokens=8, ignore_eos=True)).ids
+    async with connected(states, tmp_path, zoo("dense"), slots=1, context=1024) as engine:
+        answer = await engine.ask([*talk, *ids(43, 20)], max_tokens=2, ignore_eos=True)
+    assert answer.cached_tokens == len(talk) - 1
+    await states.close()
+
+
 async def test_the_state_of_a_paused_answer_is_saved_when_the_engine_stops(zoo: Zoo, tmp_path: Path) -> None:
     states, prompt = open_node(tmp_path), ids(31, 200)
     async with connected(states, tmp_path, zoo("swa"), slots=1, context=1024) as engine:
