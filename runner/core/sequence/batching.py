@@ -15,7 +15,7 @@ from common.spec.bands import Band
 # call takes most of that by itself, twice its time. For so long, too, a stream waits for prompts of a higher band.
 STREAMS_WAIT_S_MAX = 1.0
 # A prompt takes calls of about this time where a request of a higher band may come, which waits for the one that runs.
-HIGHER_BAND_WAITS_S = 0.06
+EXPECTED_WAITS_S = 0.06
 
 
 class BatchRow(NamedTuple):
@@ -130,7 +130,7 @@ def plan_batch(
 
 
 def hold_streams(
-    wanted: Sequence[BatchRow], *, cost: CallCost, expected_band: int = Band.LOW
+    wanted: Sequence[BatchRow], *, cost: CallCost, expected_band: int = Band.LOW, one_comes: bool = False
 ) -> tuple[list[BatchRow], float]:
     """Leave out the generating sequences that wait for a prompt of a higher band.
 
@@ -141,6 +141,7 @@ def hold_streams(
         wanted: as `plan_batch`.
         cost: as `plan_batch`.
         expected_band: the highest one of which a request may come.
+        one_comes: a state is being brought for a request, which then takes little of a call.
 
     Returns:
         the rows that are left, and how long those left out, or a request that may come, may wait for the next call; 0:
@@ -150,7 +151,7 @@ def hold_streams(
     if not prompts or not cost.token_s:
         return list(wanted), 0.0
     highest = min(prompts)
-    wait_s = HIGHER_BAND_WAITS_S if highest > expected_band else 0.0
+    wait_s = EXPECTED_WAITS_S if one_comes or highest > expected_band else 0.0
     held_s = [row.waited_s for row in wanted if row.generating and row.rank > highest]
     left_s = STREAMS_WAIT_S_MAX - max(held_s, default=STREAMS_WAIT_S_MAX)
     if left_s < 2 * cost.fixed_s or left_s <= 0:

@@ -358,7 +358,8 @@ class Loop(EngineLoop):
             return plan_batch(rows, batch_tokens=self.media.rows_max, clocks=clocks)
         cost = self._times.cost()
         expected = self._bands.expected([one.request.band for one in self._running.values()], now_ns / NS_PER_S)
-        tokens, wait_s = hold_streams(tokens, cost=cost, expected_band=expected)
+        one_comes = any(one.fetching for one in self._waiting)
+        tokens, wait_s = hold_streams(tokens, cost=cost, expected_band=expected, one_comes=one_comes)
         turns = len({row.generating for row in tokens}) > 1 and self._times.take_turns()
         self._prompts_turn = turns and not self._prompts_turn
         if turns:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from common.spec.bands import Band
 from runner.core.sequence.batching import (
-    HIGHER_BAND_WAITS_S,
+    EXPECTED_WAITS_S,
     STREAMS_WAIT_S_MAX,
     BatchPlan,
     BatchRow,
@@ -148,14 +148,23 @@ def test_streams_wait_for_a_prompt_of_a_higher_band_until_one_has_waited_for_the
 
 
 @pytest.mark.parametrize(
-    ("rank", "expected_band", "taken_tokens"),
-    [(1, Band.HIGH, 50), (2, Band.NORMAL, 50), (1, Band.NORMAL, 512), (0, Band.HIGH, 512), (1, Band.LOW, 512)],
+    ("rank", "expected_band", "one_comes", "taken_tokens"),
+    [
+        (1, Band.HIGH, False, 50),
+        (2, Band.NORMAL, False, 50),
+        (1, Band.NORMAL, False, 512),
+        (0, Band.HIGH, False, 512),
+        (1, Band.LOW, False, 512),
+        (1, Band.LOW, True, 50),
+        (0, Band.HIGH, True, 50),
+    ],
 )
-def test_a_prompt_takes_short_calls_where_a_request_of_a_higher_band_may_come(
-    rank: int, expected_band: Band, taken_tokens: int
+def test_a_prompt_takes_short_calls_where_a_request_of_a_higher_band_may_come_or_a_state_is_brought(
+    rank: int, expected_band: Band, one_comes: bool, taken_tokens: int
 ) -> None:
-    cost = CallCost(fixed_s=HIGHER_BAND_WAITS_S - 0.05, token_s=0.001)
-    left, wait_s = hold_streams([demand(0, 8000, rank=rank)], cost=cost, expected_band=expected_band)
+    cost = CallCost(fixed_s=EXPECTED_WAITS_S - 0.05, token_s=0.001)
+    prompt = demand(0, 8000, rank=rank)
+    left, wait_s = hold_streams([prompt], cost=cost, expected_band=expected_band, one_comes=one_comes)
     assert taken(plan_batch(left, batch_tokens=512, cost=cost, wait_s=wait_s)) == {0: taken_tokens}
 
 
