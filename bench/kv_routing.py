@@ -21,6 +21,7 @@ from protos import cluster_pb2, runner_pb2
 from runner.client import RunnerClient
 from runner.core.sequence.sequence_names import SequenceNames
 from runner.core.sequence.slots import common_prefix_tokens
+from runner.core.states.gate import Tier
 from tests.integration.host.node import Node, running_node
 from tests.integration.runner.harness import Answer, Harness, running
 from tests.integration.runner.saved_states import connected, count, open_node
@@ -28,6 +29,7 @@ from tests.waiting import until
 
 K2_BAR, K4_BAR, K7_BAR = 0.1, 1.05, 0.99
 REPLICAS, SLOTS = 4, 2
+K4_ROUNDS = 2  # of a trace without tiers and one with them
 DISK_BYTES_PER_S = 50_000_000
 CGROUPS = Path("/sys/fs/cgroup/blkio")
 GIB = 2**30
@@ -140,20 +142,30 @@ async def measure_slow_disk(setup: Setup) -> list[Verdict]:
         return [Verdict("K4", f"not measured: {CGROUPS} cannot be written (root, blkio of cgroup v1)", None)]
     trace = agent_trace(4, bytes_max=setup.tokens * 2)[:60]
     state_bytes = await _state_bytes(setup)
-    options = setup.options(slots=SLOTS)
-    async with running(setup.model, **options) as engine:
-        without = await _first_tokens(engine, trace, None)
-    states = open_node(setup.directory, ram_bytes=2 * state_bytes, disk_bytes=4 * GIB)
-    async with connected(states, setup.directory, setup.model, **options) as engine:
-        with throttled_disk(setup.directory):
-            kept = await _first_tokens(engine, trace, setup.directory / "states")
-    await states.close()
+    options, without, kept = setup.options(slots=SLOTS), list[float](), list[float]()
+    for turn in range(2 * K4_ROUNDS):
+        if turn % 4 in (0, 3):  # in turns, forth and back: the speed of a machine drifts
+            async with running(setup.model, **options) as engine:
+                without += await _first_tokens(engine, trace, None)
+            continue
+        directory = setup.directory / f"turn-{turn}"
+        directory.mkdir()
+        states = open_node(directory, ram_bytes=2 * state_bytes, disk_bytes=4 * GIB)
+        writing = asyncio.create_task(states.run())
+        async with connected(states, directory, setup.model, **options) as engine:
+            with throttled_disk(directory):
+                kept += await _first_tokens(engine, trace, directory / "states")
+        writing.cancel()
+        on_disk = next(size.states for size in states.sizes() if size.tier == Tier.DISK)
+        await states.close()
     p95_s, bar_s = quantile(kept, 0.95), quantile(without, 0.95)
     text = (
         f"p95 of the first token {p95_s * 1000:.0f} ms with a disk of {DISK_BYTES_PER_S // 10**6} MB/s, "
-        f"{bar_s * 1000:.0f} ms without tiers: {p95_s / bar_s:.3f} (bar {K4_BAR}), {len(trace)} requests"
+        f"{bar_s * 1000:.0f} ms without tiers: {p95_s / bar_s:.3f} (bar {K4_BAR}), p50 "
+        f"{quantile(kept, 0.5) * 1000:.0f} and {quantile(without, 0.5) * 1000:.0f} ms, {len(kept)} requests each, "
+        f"{on_disk} states on disk at the end"
     )
-    return [Verdict("K4", text, p95_s / bar_s <= K4_BAR)]
+    return [Verdict("K4", text, p95_s / bar_s <= K4_BAR and on_disk > 0)]
 
 
 async def _first_tokens(engine: Harness, trace: list[AgentRequest], files: Path | None) -> list[float]:

@@ -1,6 +1,6 @@
 """Every runner of a cluster is restarted in turn while conversations go on: a verdict line for the bar K5.
 
-    python -m bench.rolling_restart [--model 57m] [--conversations 40] [--per-s 0.4]
+    python -m bench.rolling_restart [--model 57m] [--conversations 24] [--per-s 0.1]
 
 Two nodes on loopback with the real engine; the model is written by the zoo. The same conversations are held twice:
 undisturbed, then while `puna drain --wait` and `puna undrain` take one node after the other out of use. A grammar
@@ -35,6 +35,7 @@ SLOTS, CONTEXT_TOKENS = 8, 2048
 TURNS, THINK_S = 3, 1.0
 PROMPT_WORDS, ANSWER_WORDS = 60, 40
 BETWEEN_S = 5.0  # restarts
+MOVE_S = 2.0  # states that were brought in so much time around a move are of one restart
 CLOCKS_S = time.time() - time.perf_counter()  # between the clock of logs and that of the client
 
 
@@ -58,6 +59,8 @@ class Computed:
     later_tokens: int = 0  # of later turns that did not move
     first_tokens: int = 0  # of first turns: the beginning that all conversations share
     gaps_s: list[float] = field(default_factory=list)  # of the streams of answers that went on, at each move
+    moved_at_s: list[float] = field(default_factory=list)  # of each of them, Unix time
+    over_s: list[float] = field(default_factory=list)  # what is left of each without all that moved with it
     moved_bytes: float = 0.0  # of the mean state
     bytes_per_s: float = 0.0
 
@@ -160,8 +163,9 @@ def compare(directory: Path, undisturbed: Talk, talk: Talk) -> Computed:
         for loss, evaluated_tokens in zip(reversed(lost[request_id]), reversed(tries[request_id]), strict=False):
             if loss["at_token"]:
                 found.moved_tokens += evaluated_tokens - 1  # the last token has no state yet
-                at_s = datetime.fromisoformat(loss["timestamp"]).timestamp() - CLOCKS_S
+                at_s = _unix_s(loss) - CLOCKS_S
                 found.gaps_s.append(gap_at(result.pieces_s, at_s))
+                found.moved_at_s.append(at_s + CLOCKS_S)
             else:
                 found.retried_tokens += max(0, evaluated_tokens - (usual.prompt_tokens - usual.cached_tokens))
         again = 0 if lost[request_id] else max(0, usual.cached_tokens - result.cached_tokens)
@@ -171,7 +175,14 @@ def compare(directory: Path, undisturbed: Talk, talk: Talk) -> Computed:
             found.later_tokens += again
     found.moved_bytes = sum(one["bytes"] for one in fetched) / max(1, len(fetched))
     found.bytes_per_s = sum(one["bytes"] for one in fetched) / max(1e-9, sum(one["s"] for one in fetched))
+    for gap_s, at_s in zip(found.gaps_s, found.moved_at_s, strict=True):
+        together = sum(one["bytes"] for one in fetched if -MOVE_S < _unix_s(one) - at_s < MOVE_S)
+        found.over_s.append(gap_s - together / found.bytes_per_s)
     return found
+
+
+def _unix_s(line: dict[str, Any]) -> float:
+    return datetime.fromisoformat(str(line["timestamp"])).timestamp()
 
 
 async def disturb(machines: Machines, model: str, per_s: float, conversations: int) -> Talk:
@@ -201,33 +212,32 @@ def measure(model: str, models: Path, directory: Path, per_s: float, conversatio
     undisturbed, talk = talks
     found = compare(home, undisturbed, talk)
     failed = undisturbed.failed + talk.failed
-    allowed_s = GAP_BAR_S + (found.moved_bytes / found.bytes_per_s if found.fetched else 0.0)
     longest = [max(map(sub, one.pieces_s[1:], one.pieces_s)) for one in undisturbed.results.values()]
-    gap_s, usual_s = (
-        quantile(found.gaps_s, 0.99),
-        quantile(longest, 0.99),
-    )
+    over_s, usual_s = quantile(found.over_s, 0.99), quantile(longest, 0.99)
     again = found.moved_tokens + found.retried_tokens + found.later_tokens + found.first_tokens
     text = (
         f"{found.restarts} restarts, {len(talk.results)} answers, {len(found.gaps_s)} moves, "
         f"{len(failed)} failed {failed[:1]}, {talk.changed} with a lost or doubled token, prompt tokens computed again "
         f"{again} ({found.moved_tokens} of answers that moved, {found.retried_tokens} of those that moved before their "
         f"first token, {found.later_tokens} of later turns, {found.first_tokens} of first ones), gap p50 "
-        f"{quantile(found.gaps_s, 0.5) * 1000:.0f} ms, p99 {gap_s * 1000:.0f} ms (bar {allowed_s * 1000:.0f}: 150 + "
-        f"{found.moved_bytes / 2**20:.1f} MiB at "
-        f"{found.bytes_per_s / 2**20:.0f} MiB/s; longest without moves, p99, {usual_s * 1000:.0f} ms), "
+        f"{quantile(found.gaps_s, 0.5) * 1000:.0f} ms, p99 {quantile(found.gaps_s, 0.99) * 1000:.0f} ms; without the "
+        f"states that moved at once, of {found.moved_bytes / 2**20:.1f} MiB at {found.bytes_per_s / 2**20:.0f} MiB/s, "
+        f"p50 {quantile(found.over_s, 0.5) * 1000:.0f} ms, p99 {over_s * 1000:.0f} ms (bar {GAP_BAR_S * 1000:.0f}); "
+        f"longest without moves, p99, {usual_s * 1000:.0f} ms, "
         f"load {load_average()}"
     )
     is_whole = not failed and not talk.changed and not again
-    return Verdict("K5", text, is_whole and found.restarts >= len(NODES) and bool(found.gaps_s) and gap_s <= allowed_s)
+    return Verdict("K5", text, is_whole and found.restarts >= len(NODES) and bool(found.gaps_s) and over_s <= GAP_BAR_S)
 
 
 def main() -> int:
     """Print the verdict; 1 if the bar was missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="57m", help="of the zoo")
-    parser.add_argument("--conversations", default=40, type=int, help="of three answers each")
-    parser.add_argument("--per-s", default=0.4, type=float, help="conversations that begin per second")
+    parser.add_argument("--conversations", default=24, type=int, help="of three answers each")
+    parser.add_argument(
+        "--per-s", default=0.1, type=float, help="conversations that begin per second; one node has to carry them"
+    )
     parser.add_argument("--keep", type=Path, help="directory that gets the logs, empty")
     args = parser.parse_args()
     print(f"machine: {describe_machine()}")

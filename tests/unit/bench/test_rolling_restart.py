@@ -36,8 +36,10 @@ def read(directory: Path, *evaluated_tokens: int, cached_tokens: int, at_token: 
     at = datetime.fromtimestamp(3.0 + CLOCKS_S, UTC).isoformat()
     losses = [{"event": "replica.lost", "at_token": at_token, "timestamp": at}] * (len(evaluated_tokens) - 1)
     write(directory / "gateway.log", *losses, {"event": "request.ended", "client_request_id": "c1-1"})
-    for node in NODES:
-        write(directory / f"{node}.log", {"event": "states.fetched", "bytes": 1000, "s": 0.5})
+    for node, later_s in zip(NODES, (1.0, 10.0), strict=True):  # the second one is of another restart
+        fetched_at = datetime.fromtimestamp(3.0 + CLOCKS_S + later_s, UTC).isoformat()
+        line = {"event": "states.fetched", "bytes": 1000, "s": 0.5, "timestamp": fetched_at}
+        write(directory / f"{node}.log", line)
     for number, tokens in enumerate(evaluated_tokens):
         line = {"event": "request.done", "evaluated_tokens": tokens, "timestamp": str(number)}
         write(directory / "a" / "logs" / f"runner-{number}.log", line)
@@ -49,6 +51,7 @@ def test_of_an_answer_that_moved_all_inputs_but_the_last_are_computed_again(tmp_
     found = read(tmp_path, 10, 1, 41, cached_tokens=90)
     assert (found.moved_tokens, found.retried_tokens, found.later_tokens, found.restarts) == (40, 0, 0, 2)
     assert found.gaps_s == pytest.approx([3.0, 3.0])
+    assert found.over_s == pytest.approx([2.5, 2.5])
     assert (found.fetched, found.moved_bytes, found.bytes_per_s) == (2, 1000, 2000)
 
 
