@@ -76,7 +76,7 @@ def test_a_gateway_with_a_wrong_clock_answers_and_doctor_names_it(cluster: Clust
         assert "off by 600 s, for 3600 s" in said
         ahead = re.search(r"the server's clock is ([\d.]+) s ahead", shown := doctor_on_clocks())
         assert ahead is not None, shown
-        assert float(ahead[1]) == pytest.approx(600, abs=1)
+        assert float(ahead[1]) == pytest.approx(600, abs=5)  # as long as the answer took, on a busy machine
         assert ask(cluster) == httpx.codes.OK
     finally:
         exercise.terminate()
