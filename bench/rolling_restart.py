@@ -177,7 +177,7 @@ def compare(directory: Path, undisturbed: Talk, talk: Talk) -> Computed:
     found.bytes_per_s = sum(one["bytes"] for one in fetched) / max(1e-9, sum(one["s"] for one in fetched))
     for gap_s, at_s in zip(found.gaps_s, found.moved_at_s, strict=True):
         together = sum(one["bytes"] for one in fetched if -MOVE_S < _unix_s(one) - at_s < MOVE_S)
-        found.over_s.append(gap_s - together / found.bytes_per_s)
+        found.over_s.append(gap_s - (together / found.bytes_per_s if together else 0.0))
     return found
 
 
