@@ -61,6 +61,11 @@ def doctor_on_clocks() -> str:
     return "\n".join(line for line in report.splitlines() if "the server's clock" in line)
 
 
+def seconds_ahead() -> float:
+    found = re.search(r"the server's clock is ([\d.]+) s ahead", doctor_on_clocks())
+    return float(found[1]) if found else 0.0
+
+
 def ask(cluster: Cluster) -> int:
     headers = {"authorization": f"Bearer {os.environ['PUNA_API_KEY']}"}
     body = {"model": "demo", "prompt": "Hello", "stream": False, "options": {"num_predict": 4}}
@@ -74,9 +79,8 @@ def test_a_gateway_with_a_wrong_clock_answers_and_doctor_names_it(cluster: Clust
         said = exercise.stdout.readline()
         assert said.startswith("gateway (pid ")
         assert "off by 600 s, for 3600 s" in said
-        ahead = re.search(r"the server's clock is ([\d.]+) s ahead", shown := doctor_on_clocks())
-        assert ahead is not None, shown
-        assert float(ahead[1]) == pytest.approx(600, abs=5)  # as long as the answer took, on a busy machine
+        # A figure is off by half of what the answer took: on a busy machine doctor is asked again.
+        wait_until(lambda: 599 <= seconds_ahead() < 601, deadline_s=30, what="doctor names the clock")
         assert ask(cluster) == httpx.codes.OK
     finally:
         exercise.terminate()
