@@ -325,7 +325,7 @@ def assess_version(*, url: str, answer: Mapping[str, Any], own_version: str) -> 
 def assess_readiness(status: int, answer: Mapping[str, Any]) -> Finding:
     """Report the answer of GET /readyz."""
     if status == 200 and answer.get("waits_for"):
-        return warn("server", f"it takes requests, and waits for {answer['waits_for']}", "look at the hosts' logs")
+        return warn("server", f"it takes requests, and waits for {answer['waits_for']}", "look at the cluster's logs")
     if status == 200:
         return ok("server", "it takes requests")
     state = answer.get("status")
