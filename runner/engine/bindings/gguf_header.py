@@ -2,11 +2,11 @@
 
 import ctypes
 import errno
-import itertools
-import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
+from mmap import PROT_READ, mmap
 from pathlib import Path
 
 from common.errors import BadModelFile
@@ -20,7 +20,9 @@ from runner.core.model.gguf_check import (
     TEMPLATE_BYTES_MAX,
     BadGguf,
     BlockFormat,
+    TextArray,
     check_gguf,
+    read_texts,
 )
 from runner.engine.bindings import ggml
 
@@ -38,15 +40,21 @@ def check_model_file(path: Path) -> None:
     Raises:
         BadModelFile: missing, unreadable, truncated or malformed; the text has path, offset and errno.
     """
+    with _open_checked(path)[0]:
+        pass
+
+
+def _open_checked(path: Path) -> tuple[mmap, Mapping[bytes, TextArray]]:
+    """Return a checked file and where the arrays of texts are. Raises as `check_model_file`."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
             if size_bytes == 0:
                 raise BadModelFile(f"{path}: the file is empty, or still being written")
-            with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content, memoryview(content) as data:
-                check_gguf(data, _block_formats())
+            content = mmap(file.fileno(), 0, prot=PROT_READ)
+            with memoryview(content) as data:
+                return content, check_gguf(data, _block_formats())
     except BadGguf as error:
-        # The view is released by the time the error is re-raised, so the mapping closes.
         raise BadModelFile(f"{path}: {error.message} (offset {error.offset})") from None
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "EIO")
@@ -66,8 +74,11 @@ def _block_formats() -> dict[int, BlockFormat]:
 class GgufHeader:
     """An open header. Strings that are not UTF-8 come with replacement characters."""
 
-    def __init__(self, pointer: int) -> None:
+    def __init__(self, pointer: int, content: mmap, texts: Mapping[bytes, TextArray]) -> None:
+        """`content` is the file, and `texts` has the arrays of texts in it, by their keys."""
         self._pointer = pointer
+        self._content = content
+        self._text_arrays = texts
         self._ids = {self._key(index): index for index in range(ggml.gguf_key_count(pointer))}
 
     def metadata(self) -> dict[str, Value]:
@@ -119,18 +130,23 @@ class GgufHeader:
             BadModelFile: they have more bytes.
         """
         known = range(self.vocabulary_size())
-        texts = dict(self._token_texts([index for index in ids if index in known]))
+        texts = {index: self._tokens[index] for index in ids if index in known}
         if sum(map(len, texts.values())) + len(ids) * TOKEN_BYTES_LEAST > bytes_max:
             raise too_long()
         return {**dict.fromkeys(ids, ""), **{index: _text(text) for index, text in texts.items()}}
 
     def token_bytes_max(self) -> int:
         """Return the length of the longest token's text; 0 without a tokenizer."""
-        return max((len(text) for _, text in self._token_texts(range(self.vocabulary_size()))), default=0)
+        return max(map(len, self._tokens), default=0)
 
-    def _token_texts(self, ids: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        places = itertools.repeat(self._pointer), itertools.repeat(self._ids.get(TOKENS_KEY, 0))
-        return zip(ids, map(ggml.gguf_array_string, *places, ids), strict=True)
+    @cached_property
+    def _tokens(self) -> list[bytes]:
+        return self._texts(TOKENS_KEY)
+
+    def _texts(self, key: str) -> list[bytes]:
+        """Return the texts of an array; none if the key is something else."""
+        array = self._text_arrays.get(key.encode())
+        return list(read_texts(self._content, array)) if array else []
 
     def tokens_of(self, *kinds: TokenType) -> list[int]:
         """Ids of the tokens of these types."""
@@ -170,12 +186,12 @@ class GgufHeader:
                 if items != ggml.GGUF_STRING:
                     found[key] = self._scalars(index, items, count) if count else []
                     continue
-                raw = [ggml.gguf_array_string(self._pointer, index, item) for item in range(count)]
+                raw = self._texts(key) if count else []
             # Before they are decoded: what is not UTF-8 takes long.
             bytes_max -= sum(size for text in raw if (size := len(text)) <= text_bytes_max)
             if bytes_max < 0:
                 raise too_long()
-            texts = [_text(text) if len(text) <= text_bytes_max else "" for text in raw]
+            texts = _decoded([text if len(text) <= text_bytes_max else b"" for text in raw])
             found[key] = texts if kind == ggml.GGUF_ARRAY else texts[0]
         return found
 
@@ -203,14 +219,15 @@ def open_gguf_header(path: Path) -> Iterator[GgufHeader]:
     Raises:
         BadModelFile: as `check_model_file`, or the engine's reader refuses the file.
     """
-    check_model_file(path)
-    pointer = ggml.gguf_init_from_file(os.fsencode(path), ggml.GgufInitParams(no_alloc=True, ctx=None))
-    if not pointer:
-        raise BadModelFile(f"{path}: the engine cannot read the header")
-    try:
-        yield GgufHeader(pointer)
-    finally:
-        ggml.gguf_free(pointer)
+    content, texts = _open_checked(path)
+    with content:
+        pointer = ggml.gguf_init_from_file(os.fsencode(path), ggml.GgufInitParams(no_alloc=True, ctx=None))
+        if not pointer:
+            raise BadModelFile(f"{path}: the engine cannot read the header")
+        try:
+            yield GgufHeader(pointer, content, texts)
+        finally:
+            ggml.gguf_free(pointer)
 
 
 def special_tokens(header: GgufHeader) -> Mapping[int, str]:
@@ -221,6 +238,11 @@ def special_tokens(header: GgufHeader) -> Mapping[int, str]:
     """
     ids = header.tokens_of(TokenType.CONTROL, TokenType.UNKNOWN)
     return header.token_texts(ids, bytes_max=DETAILS_BYTES_MAX)
+
+
+def _decoded(texts: list[bytes]) -> list[str]:
+    """Decode texts without NULs, all at once: a vocabulary has hundreds of thousands."""
+    return b"\0".join(texts).decode(errors="replace").split("\0") if texts else []
 
 
 def _text(raw: bytes | None) -> str:

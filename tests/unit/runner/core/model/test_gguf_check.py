@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.core.model.gguf_check import BadGguf, BlockFormat, check_gguf, header_length
+from runner.core.model.gguf_check import BadGguf, BlockFormat, check_gguf, header_length, read_texts
 
 FORMATS = {0: BlockFormat(elements=1, size_bytes=4), 8: BlockFormat(elements=32, size_bytes=34)}
 UINT32, STRING, ARRAY = 4, 8, 9
@@ -80,6 +80,16 @@ def test_a_whole_file_passes() -> None:
 
 
 @pytest.mark.behaviour("B-83")
+@given(written=st.lists(st.binary(max_size=9), max_size=9))
+def test_the_texts_of_an_array_are_read_as_the_engine_reads_them(written: list[bytes]) -> None:
+    array = struct.pack("<IQ", STRING, len(written)) + b"".join(map(text, written))
+    content = File(keys=[key(b"x", UINT32, bytes(4)), key(b"list", ARRAY, array)]).content()
+    places = check_gguf(memoryview(content), FORMATS)
+    assert {name: list(read_texts(content, place)) for name, place in places.items()} == {
+        b"list": [one.split(b"\0")[0] for one in written]  # its texts end at a NUL
+    }
+
+
 def test_every_shorter_prefix_of_a_file_is_called_truncated() -> None:
     content = whole_file().content()
     for length in range(4, len(content)):
