@@ -46,7 +46,7 @@ from gateway.models.model_store import ModelStores
 from gateway.models.scrape_targets import OwnAddresses
 from gateway.pressure.pressure import PRESSURE, watch_pressure
 from gateway.replicas.dispatch import Dispatcher
-from gateway.replicas.kept_routes import keep_routes
+from gateway.replicas.kept_routes import current_routes, keep_routes
 from gateway.replicas.queue_reports import report_queues
 from gateway.replicas.route_gauges import RouteGauges
 from gateway.replicas.routes import RouteCache, watch_routes
@@ -170,7 +170,7 @@ async def running_gateway(
     if certificate is not None:
         watches.append(asyncio.create_task(certificate.watch(), name="certificate"))
     server = _http_server(_make_edge(settings, service, authorizer), certificate)
-    serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+    serving = asyncio.create_task(_serve(server, listener, routes), name="http")
     await _start_grpc(grpc_server)
     host, port = listener.getsockname()[:2]
     try:
@@ -190,6 +190,12 @@ async def running_gateway(
             await audit.close()
         if redis is not None:
             await redis.close()
+
+
+async def _serve(server: uvicorn.Server, listener: socket.socket, routes: RouteCache) -> None:
+    """Answer HTTP once the routes on disk are read and, if a scheduler answers soon, current. Clients wait."""
+    await current_routes(routes)
+    await server.serve(sockets=[listener])
 
 
 async def _drain(

@@ -18,9 +18,16 @@ from protos import scheduler_pb2
 log = get_logger()
 
 KEEP_EVERY_S = 1.0
+CURRENT_WITHIN_S = 1.0
 RETRY_S = 10.0
 BYTES_MAX = 64 * 2**20
 _DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+async def current_routes(routes: RouteCache) -> None:
+    """Wait a moment for the scheduler's table where only one on disk is known: it may lack the last second."""
+    if not routes.heard and routes.all():
+        await routes.until(lambda: routes.heard, CURRENT_WITHIN_S)
 
 
 async def keep_routes(routes: RouteCache, path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.replicas import kept_routes
-from gateway.replicas.kept_routes import keep_routes
+from gateway.replicas.kept_routes import current_routes, keep_routes
 from gateway.replicas.routes import RouteCache
 from protos import cluster_pb2, scheduler_pb2
 from tests.waiting import next_look, until
@@ -23,7 +23,7 @@ def table(*names: str) -> scheduler_pb2.RouteTable:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for pause in ("KEEP_EVERY_S", "RETRY_S"):
+    for pause in ("KEEP_EVERY_S", "RETRY_S", "CURRENT_WITHIN_S"):
         monkeypatch.setattr(kept_routes, pause, 0.01)
 
 
@@ -65,6 +65,24 @@ async def test_a_gateway_starts_with_the_table_of_the_one_before_and_knows_that_
         assert not cache.heard
         cache.replace_all(table("other:latest"))
         assert (names(cache), cache.heard) == (["other:latest"], True)
+
+
+async def test_a_start_waits_a_moment_for_the_table_of_the_scheduler(tmp_path: Path) -> None:
+    """A model of the last second before a crash is missing on disk, and would be missing in a list."""
+    path = tmp_path / "routes"
+    async with kept(path) as cache:
+        await current_routes(cache)  # nothing on disk: there is nothing to be current
+    await write(path, "demo:latest")
+    async with kept(path) as cache:
+        start = asyncio.create_task(current_routes(cache))
+        await asyncio.sleep(0)
+        assert not start.done()
+        cache.replace_all(table("demo:latest", "pulled:latest"))
+        await start
+        assert len(names(cache)) == 2
+    async with kept(path) as cache:
+        await current_routes(cache)  # no scheduler answers: those on disk serve
+        assert "demo:latest" in names(cache)
 
 
 async def test_a_table_that_says_the_same_is_not_written_again(tmp_path: Path) -> None:
