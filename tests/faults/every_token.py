@@ -190,9 +190,15 @@ class Rig:
         ]
 
     def choose(self, fault: str) -> list[tuple[Lane, int]]:
-        """Choose answers for a round and the token after which each is to be lost."""
+        """Choose answers for a round and the token after which each is to be lost; the last ones are not left alone.
+
+        A request waits for a step to end where others are answered; alone its first token comes with its first step.
+        """
         missing = self.missing(fault)
-        return self.draw.sample(missing, min(len(missing), ANSWERS_PER_ROUND))
+        chosen = self.draw.sample(missing, min(len(missing), ANSWERS_PER_ROUND))
+        lanes = sorted(self.undisturbed) * bool(chosen)
+        others = [(lane, token) for lane in lanes for token in range(1, self.tokens[name_of(lane)])]
+        return chosen + self.draw.sample(others, min(len(others), ANSWERS_PER_ROUND - len(chosen)))
 
     async def run_round(self, fault: str, chosen: Sequence[tuple[Lane, int]]) -> None:
         """Ask, break something when each answer is where it should be, read on, compare, repair."""
@@ -349,13 +355,14 @@ async def run(
     step_s: float,
     faults: Sequence[str],
     lanes: Sequence[Lane],
-    earlier: Mapping[str, Tally],
+    told: Mapping[str, Any],
 ) -> bool:
     """Run until every token was met or the time is over. Return True if no answer was wrong."""
     end_s = time.monotonic() + minutes * 60
     with tempfile.TemporaryDirectory(prefix="puna-every-token-") as directory:
         async with running_rig(Path(directory), seed=seed, step_s=step_s) as rig:
-            rig.tallies |= earlier
+            rig.tallies |= {fault: Tally.of_json(figures) for fault, figures in told.get("faults", {}).items()}
+            rig.tokens |= told.get("tokens", {})
             await rig.measure(lanes)
             while time.monotonic() < end_s and any(rig.missing(fault) for fault in faults):
                 for fault in faults:
@@ -386,8 +393,7 @@ def main() -> int:
     parser.add_argument("--kind", action="append", default=[])
     asked = parser.parse_args()
     lanes = [lane for lane in LANES if not asked.kind or lane.kind in asked.kind]
-    told = json.loads(asked.out.read_text())["faults"] if asked.out.exists() else {}
-    earlier = {fault: Tally.of_json(figures) for fault, figures in told.items()}
+    told = json.loads(asked.out.read_text()) if asked.out.exists() else {}
     good = asyncio.run(
         run(
             asked.out,
@@ -396,7 +402,7 @@ def main() -> int:
             step_s=asked.step_s,
             faults=asked.fault or FAULTS,
             lanes=lanes,
-            earlier=earlier,
+            told=told,
         )
     )
     return 0 if good else 1
