@@ -1,5 +1,6 @@
 """Two real runners behind a gateway: a prompt goes where its beginning is still held, and is not evaluated again."""
 
+import json
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from tests.integration.runner.processes import RunnerProcess, started
 from tools.model_zoo import build
 
 PATIENCE_S = 30.0
+# Prompts take far longer than a call does by chance on a busy machine.
+CONTEXT_TOKENS, SENTENCES = 2048, 150
 
 
 @dataclass
@@ -26,7 +29,7 @@ class Place:
             placement=cluster_pb2.PlacementRef(placement_id=self.name, generation=1),
             node_id="node-1",
             address=self.runner.hello["address"],
-            layout=cluster_pb2.Layout(context_tokens=512, slots=4),
+            layout=cluster_pb2.Layout(context_tokens=CONTEXT_TOKENS, slots=4),
             status=cluster_pb2.RunnerStatus(state=cluster_pb2.RUNNER_STATE_READY, slots_total=4),
             device_names=["CPU"],
         )
@@ -43,14 +46,15 @@ async def ask(cluster: Cluster, prompt: str) -> tuple[str, int]:
 async def test_a_prompt_goes_to_the_replica_that_holds_the_longest_beginning_of_it(
     start_cluster: StartCluster, tmp_path: Path
 ) -> None:
-    ours, theirs = "You count whole numbers. " * 12, "Name the trees of the wood. " * 12
+    ours, theirs = "You count whole numbers. " * SENTENCES, "Name the trees of the wood. " * SENTENCES
     async with AsyncExitStack() as stack:
         model = build("dense", tmp_path)
         places: dict[str, Any] = {}
         for name in ("one", "two"):
             (tmp_path / name).mkdir()
             options = ("--placement", name, "--generation", "1")
-            runner = await stack.enter_async_context(started(model, tmp_path / name, *options))
+            layout = json.dumps({"slots": 4, "contextTokens": CONTEXT_TOKENS, "threads": 1})
+            runner = await stack.enter_async_context(started(model, tmp_path / name, *options, layout=layout))
             await runner.ready()
             places[name] = Place(name, runner)
         scheduler = ScriptedScheduler()
