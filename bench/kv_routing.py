@@ -29,7 +29,7 @@ from tests.waiting import until
 
 K2_BAR, K4_BAR, K7_BAR = 0.1, 1.05, 0.99
 REPLICAS, SLOTS = 4, 2
-K4_ROUNDS = 2  # of a trace without tiers and one with them
+K4_ROUNDS = 5  # of a trace without tiers and one with them
 DISK_BYTES_PER_S = 50_000_000
 CGROUPS = Path("/sys/fs/cgroup/blkio")
 GIB = 2**30

@@ -1,7 +1,8 @@
 """Saved states of this runner: a listening socket, to which the host connects, and the engine's store behind it.
 
-The runner is confined and connects to nothing, so the host connects, also a new one after a restart. Two threads: one
-receives, the other prepares memory, joins slices and sends states. The engine's thread never waits for either.
+The runner is confined and connects to nothing, so the host connects, also a new one after a restart. Three threads: one
+receives, one prepares memory and sends states, and one joins slices. The last has a low priority, because steps are
+computed meanwhile. The engine's thread never waits for any.
 """
 
 import os
@@ -25,6 +26,7 @@ from runner.core.states.blob import DamagedState, StateIndex, read_index, traile
 from runner.core.states.catalogue import Catalogue, StateEntry
 from runner.core.states.gate import RestoreGate, Tier
 from runner.engine.contract.states import NewState, SavedState, StateBuffer, StateOffer
+from runner.priorities import give_way
 from runner.serve.held_prefixes import RestorableState
 from runner.serve.state_memory import MemoryFile, map_sealed
 
@@ -54,6 +56,19 @@ class _Seek(NamedTuple):
     deadline_s: float
 
 
+_Work = queue.SimpleQueue[Callable[[], None] | None]
+
+
+def _work_all(work: _Work) -> None:
+    while (one := work.get()) is not None:
+        one()
+
+
+def _work_slowly(work: _Work) -> None:
+    give_way()
+    _work_all(work)
+
+
 class StateLink:
     """See `runner.engine.contract.states.StateStore`."""
 
@@ -80,29 +95,30 @@ class StateLink:
         self._unconfirmed: set[str] = set()  # keys of states that were sent, and that the host has not taken or refused
         self._confirmed = threading.Condition()
         self._next_id = 0
-        self._put_epoch = 0  # of the state that is being put: what the engine had obeyed when it was copied
-        self._epoch = 0  # of the newest order to forget that the engine has obeyed
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.epoch = 0  # of the newest order to forget that the engine has obeyed
+        self._work, self._slow_work = _Work(), _Work()
         self._closing = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._receive_all, name="states", daemon=True),
-            threading.Thread(target=self._work_all, name="states-copy", daemon=True),
+        self._receiver = threading.Thread(target=self._receive_all, name="states", daemon=True)
+        self._workers = [
+            threading.Thread(target=_work_all, args=(self._work,), name="states-copy", daemon=True),
+            threading.Thread(target=_work_slowly, args=(self._slow_work,), name="states-join", daemon=True),
         ]
 
     def start(self) -> None:
         """Begin to accept the host."""
-        for thread in self._threads:
+        for thread in (self._receiver, *self._workers):
             thread.start()
 
     def close(self) -> None:
         """Send what is to be sent, then end; nothing if it was never started."""
-        if self._threads[0].ident is None:
+        if self._receiver.ident is None:
             self._listener.close()
             return
-        self._work.put(None)
-        self._threads[1].join(_CLOSE_S)
+        for work, worker in zip((self._work, self._slow_work), self._workers, strict=True):
+            work.put(None)
+            worker.join(_CLOSE_S)
         self._closing.set()
-        self._threads[0].join(_CLOSE_S)
+        self._receiver.join(_CLOSE_S)
 
     # -- of the engine's thread ---------------------------------------------------------------------------------------
 
@@ -158,13 +174,21 @@ class StateLink:
     def settle(self, timeout_s: float) -> None:
         """Wait until the host has taken or refused every state that was put."""
         deadline_s = time.monotonic() + timeout_s
-        is_sent = threading.Event()
-        self._work.put(is_sent.set)
-        is_sent.wait(timeout_s)
+        for work in (self._work, self._slow_work):
+            is_sent = threading.Event()
+            work.put(is_sent.set)
+            is_sent.wait(max(0.0, deadline_s - time.monotonic()))
         with self._confirmed:
             self._confirmed.wait_for(lambda: not self._unconfirmed, max(0.0, deadline_s - time.monotonic()))
 
-    def reserve(self, size_bytes: int, done: Callable[[StateBuffer | None], None], *, pieces: bool = False) -> None:
+    def reserve(
+        self,
+        size_bytes: int,
+        done: Callable[[StateBuffer | None], None],
+        *,
+        pieces: bool = False,
+        gives_way: bool = False,
+    ) -> None:
         """Have a buffer of this size."""
 
         def make() -> None:
@@ -176,23 +200,17 @@ class StateLink:
                 return
             done(file)
 
-        self._work.put(make)
+        self.run(make, gives_way=gives_way)
 
-    def run(self, work: Callable[[], None]) -> None:
-        """Run work on the copying thread, in the order of the calls."""
-        epoch = self._epoch
-
-        def work_now() -> None:
-            self._put_epoch = epoch
-            work()
-
-        self._work.put(work_now)
+    def run(self, work: Callable[[], None], *, gives_way: bool = False) -> None:
+        """Run work on a copying thread, in the order of the calls; with `gives_way` behind all that computes."""
+        (self._slow_work if gives_way else self._work).put(work)
 
     def count(self, event: str) -> None:
         """Count an event."""
         metrics.STATES.labels(event).inc()
 
-    # -- of the copying thread ----------------------------------------------------------------------------------------
+    # -- of the copying threads ---------------------------------------------------------------------------------------
 
     def put(self, state: NewState) -> None:
         """Seal a state and hand it to the host."""
@@ -224,7 +242,7 @@ class StateLink:
                 **messages.entry_fields(entry),
                 salt=state.salt,
                 replaces=state.replaces,
-                epoch=self._put_epoch,
+                epoch=state.epoch,
             )
             with self._confirmed:
                 self._unconfirmed.add(state.key)
@@ -238,10 +256,6 @@ class StateLink:
             self.count("not_sent")
         finally:
             file.close()
-
-    def _work_all(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
 
     # -- of the receiving thread --------------------------------------------------------------------------------------
 
@@ -334,7 +348,7 @@ class StateLink:
         self._obeyed(epoch)
 
     def _obeyed(self, epoch: int) -> None:
-        self._epoch = max(self._epoch, epoch)
+        self.epoch = max(self.epoch, epoch)
 
     def _open(self, number: int, descriptors: list[int]) -> SavedState | None:
         fetch = self._fetches.get(number)

@@ -436,7 +436,7 @@ class Loop(EngineLoop):
         self._sampling_ns += time.monotonic_ns() - synced_ns
         if self._options.verify:
             self._slots.check()
-        if self._slots.checkpoints_due or not self._options.overlap:
+        if not self._options.overlap or self._slots.copies_next or (self.states is not None and self.states.saving):
             self._tell()  # tokens do not wait for the copies
         self._slots.save_checkpoints()
 

@@ -220,6 +220,11 @@ class ParkingLot:
         self._copying.append(_Copying(parked_id=self._next_id, spare_id=spare_id, joiner=joiner, tokens=tokens))
         return state
 
+    @property
+    def copies_slices(self) -> bool:
+        """Return True while a state is being copied in slices."""
+        return bool(self._copying)
+
     def copy_slice(self) -> bool:
         """Copy a part of the oldest state whose slot is free already; False if there is none."""
         if not self._context.gives_slices:  # their format has turned out to be another one

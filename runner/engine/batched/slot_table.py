@@ -219,6 +219,11 @@ class SlotTable:
         """Return True if the state of a slot can be copied in slices."""
         return self._context.gives_slices and self._goes_back and not slot.excess
 
+    @property
+    def copies_next(self) -> bool:
+        """Return True if a copy is due between this step and the next one."""
+        return bool(self.checkpoints_due) or self._parking.copies_slices
+
     def copy_slice(self) -> bool:
         """Copy a part of a state whose slot is free already; False if there is none."""
         return self._parking.copy_slice()

@@ -157,6 +157,11 @@ class StateKeeper:
         being_saved = self._save is not None and self._save.slot is slot
         return being_saved or (self._slots.gives_slices(slot) and self._wants(slot))
 
+    @property
+    def saving(self) -> bool:
+        """Return True while a state is being copied."""
+        return self._save is not None and self._save.buffer is not None
+
     def work(self, *, running: bool) -> bool:
         """Copy a part of what is to be saved; False if nothing can be done now. `running`: steps are computed."""
         if self._store.hosts != self._hosts:
@@ -192,7 +197,7 @@ class StateKeeper:
         self._deadline_s = deadline_s = time.monotonic() + _LAST_SAVES_S
         begun, self._save = self._save, None
         if begun is not None and begun.buffer is not None:
-            self._store.run(begun.buffer.close)
+            self._store.run(begun.buffer.close, gives_way=begun.sliced)
         self._save_slots(running=True)
         self._save_parked([one for one in self._slots.paused() if one.owner and not one.owner.forgotten])
         # Answers end here only once their states can be found: they go on at other replicas.
@@ -235,6 +240,7 @@ class StateKeeper:
                 inputs=parked.inputs,
                 salt=parked.salt,
                 links=links,
+                epoch=self._store.epoch,
                 state_bytes=parked.state.size,
                 checkpoints=[(tokens, data.size) for tokens, data in checkpoints.items()],
                 first_position=parked.first_position,
@@ -289,11 +295,12 @@ class StateKeeper:
                 slot.saved_tokens = len(slot.held)
                 self._store.count("too_large")
                 continue
-            long = running and self._copies.delays(size)
-            if long and not self._slots.gives_slices(slot):
+            long = self._copies.delays(size)
+            sliced = long and self._slots.gives_slices(slot)  # also while nothing runs: a request may come
+            if long and running and not sliced:
                 continue  # until nothing runs
-            self._save = save = self._plan(slot, sliced=long)
-            self._store.reserve(self._room(save), partial(self._when_reserved, save), pieces=long)
+            self._save = save = self._plan(slot, sliced=sliced)
+            self._store.reserve(self._room(save), partial(self._when_reserved, save), pieces=sliced, gives_way=True)
             return False
         return False
 
@@ -353,7 +360,7 @@ class StateKeeper:
         began_ns = time.monotonic_ns()
         piece = self._context.save_slice(save.slot.id, save.copied_tokens, stop)
         self._copies.see(size_bytes=piece.size, seconds=(time.monotonic_ns() - began_ns) / NS_PER_S)
-        self._store.run(partial(self._join, save, piece, stop - save.copied_tokens))
+        self._store.run(partial(self._join, save, piece, stop - save.copied_tokens), gives_way=True)
         save.copied_tokens, save.copied = stop, save.copied + 1
         if stop == save.tokens:
             self._put(save, [], first_position=0)
@@ -387,6 +394,7 @@ class StateKeeper:
             inputs=inputs,
             salt=save.salt,
             links=links,
+            epoch=self._store.epoch,
             state_bytes=save.state_bytes,
             checkpoints=checkpoints,
             first_position=first_position,
@@ -396,7 +404,7 @@ class StateKeeper:
         )
         self._save = None
         slot.saved_tokens, slot.saved = len(inputs), (key, len(inputs))
-        self._store.run(partial(_put, self._store, save, state))
+        self._store.run(partial(_put, self._store, save, state), gives_way=save.sliced)
 
     def _give_up(self, save: _Save) -> None:
         self._save = None
@@ -405,7 +413,7 @@ class StateKeeper:
         if save.buffer is None or isinstance(save.failed, OSError):
             save.slot.saved_tokens = len(save.slot.held)  # no memory: not before it has changed
         if save.buffer is not None:
-            self._store.run(save.buffer.close)
+            self._store.run(save.buffer.close, gives_way=save.sliced)
         self._store.count("given_up")
 
 

@@ -56,6 +56,7 @@ class NewState:
     inputs: Sequence[int]
     salt: str
     links: tuple[bytes, ...]  # see `runner.core.states.chain`
+    epoch: int  # of the store, when it was copied
     state_bytes: int  # at the beginning of the buffer
     checkpoints: Sequence[tuple[int, int]] = ()  # inputs and bytes of each, behind the state, in order
     first_position: int = 0
@@ -79,6 +80,10 @@ class StateStore(Protocol):
     def hosts(self) -> int:
         """Number of hosts that have connected so far; a new one need not have the states of the one before."""
 
+    @property
+    def epoch(self) -> int:
+        """Number of the newest order to forget that the engine has obeyed."""
+
     def holds(self, key: str) -> bool:
         """Return True if a state is known to be stored."""
 
@@ -99,11 +104,21 @@ class StateStore(Protocol):
     def settle(self, timeout_s: float) -> None:
         """Wait until everything that was put has arrived. The only method that blocks: the engine stops."""
 
-    def reserve(self, size_bytes: int, done: Callable[[StateBuffer | None], None], *, pieces: bool = False) -> None:
-        """Have a buffer of this size; None: there is no memory for it. `pieces`: only those are written."""
+    def reserve(
+        self,
+        size_bytes: int,
+        done: Callable[[StateBuffer | None], None],
+        *,
+        pieces: bool = False,
+        gives_way: bool = False,
+    ) -> None:
+        """Have a buffer of this size; None: there is no memory for it.
 
-    def run(self, work: Callable[[], None]) -> None:
-        """Run work on the store's thread, in the order of the calls."""
+        `pieces`: only those are written; `gives_way`: as of `run`.
+        """
+
+    def run(self, work: Callable[[], None], *, gives_way: bool = False) -> None:
+        """Run work on a thread of the store, in the order of the calls; with `gives_way` on one of low priority."""
 
     def put(self, state: NewState) -> None:
         """Store a state; its buffer belongs to the store from here on."""

@@ -126,6 +126,11 @@ def assert_equals_up_to_a_tie(answer: Answer, rows: Rows, other: Answer, other_r
     return tie
 
 
+def wait_for(event: Event) -> None:
+    """Keep the engine's thread."""
+    assert event.wait(DEADLINE_S)
+
+
 @pytest.mark.parametrize("begins_alike", [False, True])
 async def test_a_large_state_is_copied_in_slices_once_its_slot_serves_another(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, begins_alike: bool
@@ -138,7 +143,7 @@ async def test_a_large_state_is_copied_in_slices_once_its_slot_serves_another(
     async with running(zoo("dense"), slots=2, context=2048, flash_attention=FlashAttention.ON) as engine:
         assert engine.shares_cells
         # A near tie may end otherwise: bytes that are forced have none, and the logits of all of them are compared.
-        forced = {
+        forced: dict[str, Any] = {
             "max_tokens": 30,
             "top_logprobs": 0,
             "grammar": grammar(f'root ::= "{"√" * 11}"', engine.engine.vocabulary),
@@ -150,7 +155,7 @@ async def test_a_large_state_is_copied_in_slices_once_its_slot_serves_another(
         sizes = watch_slices(engine)
         # It keeps its slot and is not computed: the others have calls of one row, whose sums are those of before.
         both_heard = Event()
-        engine.engine.call(lambda: both_heard.wait(DEADLINE_S))
+        engine.engine.call(lambda: wait_for(both_heard))
         other = engine.open(ids(11, 50), max_tokens=5, ignore_eos=True)
         engine.engine.pause(other.id, True)
         both_heard.set()

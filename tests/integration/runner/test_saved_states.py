@@ -1,5 +1,7 @@
 """States that outlive their engine, on every kind of memory, through the store of a real node."""
 
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,7 +177,7 @@ async def test_a_state_is_saved_when_the_engine_stops_while_room_is_made_for_it(
         assert loop.states is not None
         store, reserve, calls = loop.states._store, loop.states._store.reserve, list[int]()
 
-        def reserve_later(size_bytes: int, done: Callable[[StateBuffer | None], None], *, pieces: bool = False) -> None:
+        def reserve_later(size_bytes: int, done: Callable[[StateBuffer | None], None], **_: bool) -> None:
             calls.append(size_bytes)
             if len(calls) > 1:  # the first one is never answered
                 reserve(size_bytes, done)
@@ -211,20 +213,36 @@ async def test_no_lower_band_begins_while_the_state_of_a_higher_one_is_brought(z
     await states.close()
 
 
-async def test_large_states_are_copied_in_slices_while_others_decode(
-    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "others decode"])
+async def test_large_states_are_copied_in_slices_behind_what_computes(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
+    """A request may come while nothing runs, too."""
     monkeypatch.setattr("runner.core.states.gate.STEP_DELAY_S", 1e-5)
     states = open_node(tmp_path)
     options: dict[str, Any] = {"slots": 2, "context": 2048, "flash_attention": FlashAttention.ON}
     prompt = ids(7, 1000)
     async with connected(states, tmp_path, zoo("dense"), **options) as engine:
-        sizes = watch_slices(engine)
-        other = engine.open(ids(8, 50), max_tokens=1500, ignore_eos=True)
+        sizes, untold = watch_slices(engine), list[bool]()
+        loop = engine.engine._loop
+        assert loop is not None
+        assert loop.states is not None
+        copy_slice, keeper = loop.states._copy_slice, loop.states
+
+        def note_untold(save: Any) -> None:
+            untold.append(bool(loop._report.outcomes))
+            copy_slice(save)
+
+        keeper._copy_slice = note_untold  # type: ignore[method-assign]
+        streams = [engine.open(ids(8, 50), max_tokens=1500, ignore_eos=True) for _ in range(others)]
         await engine.ask(prompt, max_tokens=4, ignore_eos=True)
         await saved(states)
         assert len(sizes) > 4, "it was copied in slices"
-        engine.streams.close(other)
+        assert not any(untold), "no token waits for a copy"
+        (joining,) = (thread.native_id for thread in threading.enumerate() if thread.name == "states-join")
+        assert os.getpriority(os.PRIO_PROCESS, joining or 0) > os.getpriority(os.PRIO_PROCESS, 0)
+        for stream in streams:
+            engine.streams.close(stream)
         await engine.idle()
     async with connected(states, tmp_path, zoo("dense"), **options) as engine:
         after = await engine.ask(prompt, max_tokens=16, ignore_eos=True)
@@ -269,14 +287,14 @@ async def test_a_state_whose_pieces_find_no_memory_is_given_up_once(
         keeper, calls = loop.states, list[int]()
         store, reserve = keeper._store, keeper._store.reserve
 
-        def reserve_full(size_bytes: int, done: Callable[[StateBuffer | None], None], *, pieces: bool = False) -> None:
+        def reserve_full(size_bytes: int, done: Callable[[StateBuffer | None], None], **options: bool) -> None:
             def seal_first(buffer: StateBuffer | None) -> None:
                 assert isinstance(buffer, MemoryFile)
                 seal(buffer.descriptor)  # writing fails from here on
                 done(buffer)
 
             calls.append(size_bytes)
-            reserve(size_bytes, seal_first, pieces=pieces)
+            reserve(size_bytes, seal_first, **options)
 
         store.reserve = reserve_full  # type: ignore[method-assign]
         other = engine.open(ids(8, 50), max_tokens=1500, ignore_eos=True)

@@ -44,7 +44,7 @@ def test_a_prompt_is_parked_before_another_takes_its_slot() -> None:
     """Saves of states come before parking while nothing is computed, and the next prompt may come before both."""
     simulation = Simulation(slots=2, cells=4096, slot_tokens=2048, batch_tokens=512, copies_bytes_max=2**20)
     saving: Any = SimpleNamespace(
-        work=lambda **_: True, awaits=lambda _: False, restored=lambda _: None, holds=lambda _: True
+        work=lambda **_: True, awaits=lambda _: False, restored=lambda _: None, holds=lambda _: True, saving=False
     )
     simulation.loop.states = saving
     for tokens in (1, 2, 3, 1):
