@@ -4,6 +4,7 @@ The lag of its event loop is measured all the while: a delay of a tenth of a sec
 """
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -35,6 +36,7 @@ def run_service(name: str, settings_type: type[S], serve: Callable[[S, asyncio.E
 
     Returns the exit status: 0 after an orderly stop, 1 when the process could not start.
     """
+    gc.enable()  # see `common.telemetry.quick_start`
     try:
         settings = settings_type.load()
         configure_logs(service=name, debug=settings.debug)

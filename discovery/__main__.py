@@ -6,7 +6,7 @@ from pathlib import Path
 
 from grpc import aio
 
-import common.telemetry.without_rich  # noqa: F401
+import common.telemetry.quick_start  # noqa: F401
 from common.audit.acts import ActLog
 from common.clock import SystemClock
 from common.errors import StartupError

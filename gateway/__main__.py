@@ -10,7 +10,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 # processor time for each token. A gRPC that does not know the word any more says so once and goes on.
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client")
 
-import common.telemetry.without_rich  # noqa: F401
+import common.telemetry.quick_start  # noqa: F401
 from common.service import run_service
 from gateway.app import serve
 from gateway.settings import GatewaySettings

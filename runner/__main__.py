@@ -1,6 +1,7 @@
 """`python -m runner MODE …`: one program, several modes. A mode's module is imported only when it is asked for."""
 
 import argparse
+import gc
 import os
 import sys
 from importlib import import_module
@@ -54,11 +55,12 @@ def main() -> int:
             module.add_arguments(mode)
             mode.set_defaults(run=module.run)
     args = parser.parse_args()
+    gc.enable()  # see `common.telemetry.quick_start`
     status: int = args.run(args)
     return status
 
 
 if __name__ == "__main__":
-    import common.telemetry.without_rich  # noqa: F401
+    import common.telemetry.quick_start  # noqa: F401
 
     sys.exit(main())

@@ -2,7 +2,7 @@
 
 import sys
 
-import common.telemetry.without_rich  # noqa: F401
+import common.telemetry.quick_start  # noqa: F401
 from common.service import run_service
 from scheduler.app import serve
 from scheduler.settings import SchedulerSettings
