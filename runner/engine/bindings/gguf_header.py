@@ -4,7 +4,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from mmap import PROT_READ, mmap
 from pathlib import Path
@@ -51,9 +51,12 @@ def _open_checked(path: Path) -> tuple[mmap, Mapping[bytes, TextArray]]:
             size_bytes = os.fstat(file.fileno()).st_size
             if size_bytes == 0:
                 raise BadModelFile(f"{path}: the file is empty, or still being written")
-            content = mmap(file.fileno(), 0, prot=PROT_READ)
-            with memoryview(content) as data:
-                return content, check_gguf(data, _block_formats())
+            with ExitStack() as stack:
+                content = stack.enter_context(mmap(file.fileno(), 0, prot=PROT_READ))
+                with memoryview(content) as data:
+                    texts = check_gguf(data, _block_formats())
+                stack.pop_all()  # open from here on
+                return content, texts
     except BadGguf as error:
         raise BadModelFile(f"{path}: {error.message} (offset {error.offset})") from None
     except OSError as error:
