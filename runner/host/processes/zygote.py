@@ -11,19 +11,17 @@ from pathlib import Path
 
 from common.telemetry.logs import get_logger
 from runner.core.host.environment import child_environment
-from runner.core.host.forks import GO, READY, ForkRequest, can_fork
-from runner.host.processes.process import ProcessHandle, read_log_tail, until_readable
+from runner.core.host.forks import READY, ForkRequest, can_fork
+from runner.host.processes.forking import FORK_TIMEOUT_S, request_fork
+from runner.host.processes.process import ProcessHandle, read_log_tail
 from runner.host.processes.stopping import REAP_TIMEOUT_S
 
 log = get_logger()
 
 # Interpreter and imports; disks may be cold.
 READY_TIMEOUT_S = 60.0
-# A fork takes milliseconds. A zygote that is stopped or starved for longer is replaced.
-FORK_TIMEOUT_S = 5.0
 # From the end of one to the start of the next; longer each time that one ends before it is ready.
 RESTART_S_MIN, RESTART_S_MAX = 0.1, 300.0
-_PID_BYTES_MAX = 16
 
 
 class Zygote:
@@ -69,25 +67,17 @@ class Zygote:
         if control is None or not can_fork(command, interpreter=sys.executable, own_variables=variables):
             return None
         environment = {**child_environment(os.environ), **variables}
-        request = ForkRequest(words=list(command), environment=environment, places=list(inherited)).encode()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        process: ProcessHandle | None = None
+        request = ForkRequest(words=list(command), environment=environment, places=list(inherited))
         try:
-            with theirs, os.fdopen(os.memfd_create("fork", os.MFD_CLOEXEC), "w+b") as content:
-                content.write(request)
-                content.seek(0)  # flushes, too
-                socket.send_fds(control, [b"f"], [content.fileno(), theirs.fileno(), *streams, *inherited])
-            process = await _hear(ours)
+            fork = await request_fork(control, request, given=(*streams, *inherited))
         except TimeoutError:
             log.error("zygote.hung", waited_s=FORK_TIMEOUT_S)
             self.renew()
+            return None
         except OSError as error:
             log.warning("zygote.refused", text=str(error))
-        finally:
-            if process is None:
-                ours.close()
-        return process
+            return None
+        return ProcessHandle(fork.pid, fork.pidfd, is_child=False, report=fork.answer) if fork is not None else None
 
     async def _live_once(self) -> bool:
         """Start a zygote and wait for its end; True if it has been ready."""
@@ -129,25 +119,6 @@ class Zygote:
         self.process = ProcessHandle(child.pid, os.pidfd_open(child.pid), is_child=True)
         child.returncode = 0  # ProcessHandle reaps
         return self.process
-
-
-async def _hear(fork: socket.socket) -> ProcessHandle | None:
-    """Wait until a fork says that it leads its session, and let it go on; None: it ended before.
-
-    Raises:
-        TimeoutError: it does not say so.
-    """
-    async with asyncio.timeout(FORK_TIMEOUT_S):
-        await until_readable(fork.fileno())
-    pid, pidfds, _, _ = socket.recv_fds(fork, _PID_BYTES_MAX, 1, socket.MSG_CMSG_CLOEXEC)
-    if not pidfds:
-        return None
-    try:
-        fork.send(GO)
-    except OSError:
-        os.close(pidfds[0])
-        raise
-    return ProcessHandle(int(pid), pidfds[0], is_child=False, report=fork)
 
 
 _in_use: list[Zygote] = []  # of this process: one, unless it is turned off
