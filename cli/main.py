@@ -1,7 +1,11 @@
 """The `puna` command. Imports nothing before it looks for Ctrl-C: what a command brings takes a moment to load."""
 
+import os
 import sys
 
+# Services are forked from a process that has imported grpc, which reads this then: its fork handlers are for children
+# that go on using gRPC. It begins to use it after the fork.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 # ExitCode.INTERRUPTED, which is an import itself.
 _INTERRUPTED = 130
 

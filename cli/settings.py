@@ -31,6 +31,9 @@ class CliSettings(PunaSettings):
     """A file of JSON lines with each change that a command makes to keys, tokens and certificates, for the gateway and
     the discovery of `puna up`, too. Not set: `audit.jsonl` in `PUNA_HOME`, or in the directory that a command is given.
     Empty: none is written."""
+    zygote: bool = True
+    """Fork services and runners from a process that has imported what they need; else each has an interpreter of its
+    own."""
     tls_cert: Path | None = None
     """Read by the gateway; where it is set, `puna up` serves HTTPS, and commands know this machine's server by it."""
 

@@ -46,6 +46,7 @@ def up(
     from cli.cluster.joining import discovery_of, own_address_towards
     from cli.cluster.plan import FreePort, UpRequest
     from cli.cluster.up import bring_up
+    from cli.cluster.zygote import fork_zygote
     from cli.settings import CliSettings
     from common.telemetry.logs import LineWriter
 
@@ -76,10 +77,16 @@ def up(
         plaintext=settings.plaintext,
         node_id=os.environ.get("PUNA_NODE_ID", ""),
     )
+    zygote = fork_zygote() if settings.zygote else None
     # A terminal or pipe that takes no output must not stop the supervision of the services.
     said, warned = LineWriter(sys.stdout.fileno()), LineWriter(sys.stderr.fileno())
     try:
-        bring_up(request, say=lambda text: said.write(f"{text}\n"), warn=lambda text: warned.write(f"puna: {text}\n"))
+        bring_up(
+            request,
+            say=lambda text: said.write(f"{text}\n"),
+            warn=lambda text: warned.write(f"puna: {text}\n"),
+            zygote=zygote,
+        )
     finally:
         said.drain()
         warned.drain()

@@ -4,7 +4,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from cli.cluster.service import PACKAGES
+from cli.cluster.zygote import PACKAGES
 
 MODEL = "demo"
 # The repository has it beside the packages, a wheel inside this one.

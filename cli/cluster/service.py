@@ -9,19 +9,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import IO
 
 from cli.cluster.log_files import last_line
 from cli.cluster.process_table import ProcessEntry, read_process
+from cli.cluster.zygote import PACKAGES, ServiceZygote
 from cli.core.restart import RestartState, after_death
 from runner.host.processes.process import ProcessHandle
 
-# Where the packages lie: a directory named like one of them in the user's current directory must not be run instead.
-PACKAGES = Path(__file__).resolve().parents[2]
 # After SIGKILL only a process that hangs in the kernel is still there.
 _KILLED_WITHIN_S = 5.0
 
@@ -57,9 +57,17 @@ class ServiceSpec:
 class ServiceProcess:
     """Owns the process. `say` gets one line for people, `changed` is called after each change of state."""
 
-    def __init__(self, spec: ServiceSpec, *, say: Callable[[str], None], changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        spec: ServiceSpec,
+        *,
+        say: Callable[[str], None],
+        changed: Callable[[], None],
+        zygote: ServiceZygote | None = None,
+    ) -> None:
         """Nothing is started yet."""
         self.spec = spec
+        self._zygote = zygote
         self.state = ServiceState.WAITING
         self.restarts = RestartState()
         self.environment: Mapping[str, str] = {}
@@ -76,7 +84,7 @@ class ServiceProcess:
         Raises:
             ServiceDied: it ended, or was not ready in time; nothing is tried again.
         """
-        self._launch()
+        await self._launch()
         self._task = asyncio.create_task(self._keep_running(), name=f"keep {self.spec.name}")
         ready = asyncio.ensure_future(self.spec.ready())
         try:
@@ -144,16 +152,23 @@ class ServiceProcess:
                 await asyncio.wait_for(self._stopping.wait(), self.restarts.delay_s)
                 return False
             try:
-                self._launch()
+                await self._launch()
                 return True
             except OSError as error:
                 self.restarts = after_death(self.restarts, uptime_s=0.0)
                 self._say(f"{self.spec.name} cannot be started: {error}; next try in {self.restarts.delay_s:g} s")
 
-    def _launch(self) -> None:
-        self.environment = self.spec.environment()
-        self.child = start_child(self.spec.command, environment=self.environment, log=self.spec.log)
+    async def _launch(self) -> None:
+        self.environment = environment = self.spec.environment()
+        with self.spec.log.open("ab") as output, open(os.devnull, "rb") as nothing:  # noqa: ASYNC230, PTH123
+            if self._zygote is not None:
+                streams = (nothing.fileno(), output.fileno(), output.fileno())
+                self.child = await self._zygote.start(self.spec.command, environment=environment, streams=streams)
+            if self.child is None:
+                self.child = start_child(self.spec.command, environment=environment, output=output)
         self.entry = read_process(self.child.pid)
+        if self._stopping.is_set():
+            self.child.signal(signal.SIGTERM)  # the stop did not see it
         if self.state is ServiceState.WAITING:
             self._enter(ServiceState.STARTING)
 
@@ -162,23 +177,21 @@ class ServiceProcess:
         self._changed()
 
 
-def start_child(command: tuple[str, ...], *, environment: Mapping[str, str], log: Path) -> ProcessHandle:
-    """Start a command in a session of its own; it reads nothing, and what it writes is appended to the log.
+def start_child(command: Sequence[str], *, environment: Mapping[str, str], output: IO[bytes]) -> ProcessHandle:
+    """Start a command in a session of its own; it reads nothing, and what it writes is appended to `output`.
 
     It is started through `cli.child`, so that it gets SIGTERM when this process dies.
     """
-    shim = [sys.executable, "-m", "cli.child", str(os.getpid()), "--"]
-    with log.open("ab") as output:
-        child = subprocess.Popen(
-            [*shim, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=dict(environment),
-            cwd=PACKAGES,
-            # A Ctrl-C of the terminal goes to the foreground group; the supervisor alone shall get it.
-            start_new_session=True,
-        )
+    child = subprocess.Popen(
+        [sys.executable, "-m", "cli.child", str(os.getpid()), "--", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=dict(environment),
+        cwd=PACKAGES,
+        # A Ctrl-C of the terminal goes to the foreground group; the supervisor alone shall get it.
+        start_new_session=True,
+    )
     process = ProcessHandle(child.pid, os.pidfd_open(child.pid), is_child=True)
     child.returncode = 0  # the handle reaps; without this Popen would try, too, when it is collected
     return process
@@ -204,10 +217,15 @@ class Supervisor:
     """Sole owner of the services. `say` gets lines for people, `changed` is called after each change of a service."""
 
     def __init__(
-        self, specs: Iterable[ServiceSpec], *, say: Callable[[str], None], changed: Callable[[], None]
+        self,
+        specs: Iterable[ServiceSpec],
+        *,
+        say: Callable[[str], None],
+        changed: Callable[[], None],
+        zygote: ServiceZygote | None = None,
     ) -> None:
-        """Nothing is started yet."""
-        self.services = {spec.name: ServiceProcess(spec, say=say, changed=changed) for spec in specs}
+        """Nothing is started yet. `zygote`: services are forked from it; None: each is started by its command."""
+        self.services = {spec.name: ServiceProcess(spec, say=say, changed=changed, zygote=zygote) for spec in specs}
         self._waves = plan_start_waves({name: service.spec.needs for name, service in self.services.items()})
 
     async def start(self) -> None:

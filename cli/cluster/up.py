@@ -43,6 +43,7 @@ from cli.cluster.process_table import (
 )
 from cli.cluster.readiness import model_is_listed
 from cli.cluster.service import ServiceDied, Supervisor, first_of
+from cli.cluster.zygote import ServiceZygote
 from cli.errors import CommandFailed
 from common.audit.acts import ActLog
 from common.network import is_taken
@@ -62,8 +63,10 @@ MADE = "_PUNA_MADE"
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def bring_up(request: UpRequest, *, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
-    """Run a cluster until a signal asks it to stop.
+def bring_up(
+    request: UpRequest, *, say: Callable[[str], None], warn: Callable[[str], None], zygote: ServiceZygote | None = None
+) -> None:
+    """Run a cluster until a signal asks it to stop. Services are forked from `zygote`.
 
     Raises:
         CommandFailed: it cannot start; nothing is left running.
@@ -74,7 +77,7 @@ def bring_up(request: UpRequest, *, say: Callable[[str], None], warn: Callable[[
         with home_lock(home.real):
             become_subreaper()
             try:
-                asyncio.run(_run(with_short_path(home), request, say, warn))
+                asyncio.run(_run(with_short_path(home), request, say, warn, zygote))
             finally:
                 _tidy(home)
     except HomeInUse:
@@ -94,7 +97,13 @@ def _taken(request: UpRequest) -> str | None:
     return next((address for address in (request.http, request.grpc) if is_taken(address)), None)
 
 
-async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
+async def _run(
+    home: Home,
+    request: UpRequest,
+    say: Callable[[str], None],
+    warn: Callable[[str], None],
+    zygote: ServiceZygote | None,
+) -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
     _listen_to_signals(stop, hurry, say)
     if (earlier := read_record(home.real)) is not None:
@@ -116,7 +125,7 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
         rotate_log(spec.log)
     record = _new_record(home, addresses)
     state = StateFile(home.real, lambda: _with_services(record, supervisor), warn)
-    supervisor = Supervisor(specs, say=warn, changed=state.write)
+    supervisor = Supervisor(specs, say=warn, changed=state.write, zygote=zygote)
     state.write()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGCHLD, lambda: reap_orphans(supervisor.pids()))

@@ -25,7 +25,7 @@ import httpx
 from cli.cluster.demo import shipped_demo
 from cli.cluster.home import ClusterRecord, set_aside_files
 from cli.cluster.log_files import last_lines
-from cli.cluster.service import PACKAGES
+from cli.cluster.zygote import PACKAGES
 from cli.core.doctor.assessments import (
     AMX_FLAG,
     CheckedModels,
