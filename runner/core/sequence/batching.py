@@ -1,9 +1,9 @@
 """Decide which inputs of which sequences go into the next decode call. Pure.
 
 Generating sequences get their one token first, unless a prompt of a higher band makes them wait. The rest goes to the
-prompt that is done first, of those of the highest band; another one of that band shares the call only where that delays
-the first less than a call of its own would delay all that wait. Tenants take turns: each one's prompts count as queued
-behind what was computed of its earlier ones.
+prompt that is done first, of those of the highest band. Another one of that band shares the call only where that delays
+first tokens less than a call of its own would delay first tokens of those that wait, and the ends of all. Tenants take
+turns: each one's prompts count as queued behind what was computed of its earlier ones.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -115,12 +115,18 @@ def plan_batch(
     left_out: list[int] = []
     free: float = batch_tokens
     prompts = 0  # rows of prompts
+    most = free  # inputs of prompts
     for index, row in enumerate(able):
-        if not row.generating and not prompts and (rows or wait_s):
-            free = min(free, _prompt_tokens_max(cost, wait_s or STREAMS_WAIT_S_MAX))
+        if not row.generating and not prompts:
+            if rows or wait_s:
+                free = min(free, _prompt_tokens_max(cost, wait_s or STREAMS_WAIT_S_MAX))
+            most = free
         waits = not row.generating and row.rank > highest
         taken = 0 if waits else _taken_tokens(row, free=free, batch_is_empty=not rows)
-        if taken and prompts * taken * cost.token_s <= (len(able) - index) * cost.fixed_s:
+        # A call less is its fixed time less: to the first tokens of those that wait, and to the ends of all. A part of
+        # a prompt saves as small a part of that.
+        spent = taken if taken == min(row.pending_tokens, row.room_tokens) else most
+        if taken and prompts * spent * cost.token_s <= (len(able) - index + len(able)) * cost.fixed_s:
             free = max(0, free - taken)
             rows.append(row._replace(tokens=taken))
             prompts += not row.generating

@@ -77,6 +77,25 @@ def test_prompts_share_a_call_where_calls_take_the_time() -> None:
     assert len(plan.rows) == 4
 
 
+@pytest.mark.behaviour("B-05")
+@pytest.mark.parametrize(
+    ("fixed_s", "others", "batch_tokens", "inputs"),
+    [
+        (0.3, 0, 512, {0: 100}),  # the second gains 0.3 s, both end 0.3 s earlier, and the first waits 1 s longer
+        (0.34, 0, 512, {0: 100, 1: 100}),
+        (0.12, 6, 512, {0: 100, 1: 100}),  # streams end earlier, too
+        (0.34, 0, 150, {0: 100}),  # half of a prompt saves half of a call
+        (0.51, 0, 150, {0: 100, 1: 50}),
+    ],
+)
+def test_prompts_share_a_call_where_that_saves_others_more_than_it_takes_from_the_first(
+    fixed_s: float, others: int, batch_tokens: int, inputs: dict[int, int]
+) -> None:
+    demands = [demand(0, 100), demand(1, 100), *(demand(2 + key, 1, generating=True) for key in range(others))]
+    plan = plan_batch(demands, batch_tokens=batch_tokens, cost=CallCost(fixed_s=fixed_s, token_s=0.01 / (1 + others)))
+    assert {row.key: row.tokens for row in plan.rows if not row.generating} == inputs
+
+
 @pytest.mark.parametrize("clocks", [None, {"": 5000, "other": 0}], ids=["one tenant", "a tenant that had more"])
 def test_a_prompt_of_a_higher_band_precedes_shorter_ones_and_shares_no_call(clocks: dict[str, int] | None) -> None:
     demands = [demand(0, 10, tenant="other", rank=2), demand(1, 300), demand(2, 1, generating=True)]
