@@ -76,7 +76,11 @@ def fork_zygote() -> ServiceZygote | None:
         return ServiceZygote(ours)
     try:
         ours.close()
-        _serve(theirs, supervisor)
+        fault = _prepare(theirs)
+        if fault:
+            print(f"puna: services share no memory: {fault}", file=sys.stderr)
+        else:
+            _serve(theirs, supervisor)
     except BaseException:  # noqa: BLE001  # the stack above is the supervisor's
         traceback.print_exc()
     os._exit(1)
@@ -86,8 +90,8 @@ def _threads() -> int:
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208  # names are all that is wanted
 
 
-def _serve(control: socket.socket, supervisor: int) -> NoReturn:
-    """Fork for each request until the supervisor is gone."""
+def _prepare(control: socket.socket) -> str:
+    """Make this fork a process of its own, with what services import; return why it cannot fork them, or nothing."""
     os.setsid()  # a Ctrl-C of the terminal is the supervisor's
     os.closerange(3, control.fileno())
     os.closerange(control.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
@@ -97,9 +101,15 @@ def _serve(control: socket.socket, supervisor: int) -> NoReturn:
         import_module(module)
     gc.collect()
     gc.freeze()  # a collection in a fork would otherwise write to every object, and copy its page
-    show_command([sys.executable, "-m", "cli.cluster.zygote"], os.environ)
-    if _threads() > 1:
-        raise RuntimeError("the imports started threads; only one is safe to fork")
+    try:
+        show_command([sys.executable, "-m", "cli.cluster.zygote"], os.environ)
+    except OSError as error:
+        return str(error)
+    return "" if _threads() == 1 else "the imports started threads; only one is safe to fork"
+
+
+def _serve(control: socket.socket, supervisor: int) -> NoReturn:
+    """Fork for each request until the supervisor is gone."""
     while True:
         message, received, _, _ = socket.recv_fds(control, 1, _GIVEN, socket.MSG_CMSG_CLOEXEC)
         if not message:

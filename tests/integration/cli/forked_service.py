@@ -9,7 +9,9 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
+from cli.cluster import zygote as zygotes
 from cli.cluster.process_table import become_subreaper
 from cli.cluster.service import ServiceDied, Supervisor
 from cli.cluster.zygote import ServiceZygote, fork_zygote
@@ -76,9 +78,12 @@ async def supervise(directory: Path, kind: str, zygote: ServiceZygote | None) ->
 
 
 def main(directory: Path, kind: str, how: str) -> None:
-    """Fork the zygote first, as `puna up` does."""
-    zygote = fork_zygote() if how == "forked" else None
-    assert (zygote is not None) is (how == "forked")
+    """Fork the zygote first, as `puna up` does. `how`: forked, refused (by the kernel) or spawned."""
+    if how == "refused":
+        refusal = OSError("the command line cannot be changed: Invalid argument")
+        patch.object(zygotes, "show_command", side_effect=refusal).start()
+    zygote = None if how == "spawned" else fork_zygote()
+    assert (zygote is None) is (how == "spawned")
     become_subreaper()
     asyncio.run(supervise(directory, kind, zygote))
 

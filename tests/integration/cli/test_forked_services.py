@@ -129,6 +129,19 @@ def test_a_forked_service_gets_sigterm_when_the_supervisor_is_killed_and_the_zyg
     assert marks(tmp_path, "a") == ["started", "stopped"]
 
 
+def test_services_are_started_by_their_commands_where_the_kernel_refuses(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with supervised(tmp_path, "lives", "refused") as supervisor:
+        await_ready(supervisor, tmp_path)
+        assert not below(supervisor, "cli.cluster.zygote")
+        said(supervisor)
+    assert marks(tmp_path, "a") == ["started", "stopped"]
+    assert capfd.readouterr().err == (
+        "puna: services share no memory: the command line cannot be changed: Invalid argument\n"
+    )
+
+
 def test_a_process_with_threads_forks_no_zygote() -> None:
     ended = threading.Event()
     thread = threading.Thread(target=ended.wait)
