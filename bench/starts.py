@@ -1,7 +1,9 @@
-"""Starts of runners, forked and spawned in turns, and of llama-server: `python -m bench.starts --model 1b`.
+"""Starts of runners, forked and spawned, and of llama-server, in turns: `python -m bench.starts --model 1b`.
 
 Every start loads the same model from a warm page cache. Times begin with the start of the process, and end when it
 listens and when it can answer. Memory is read then, with the weights that are mapped and the buffers that were written.
+Each round begins with another kind, because a start takes the pages that the one before has given back. At the end:
+the bar S3.
 """
 
 import argparse
@@ -10,13 +12,16 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from statistics import median
 
 from bench.engine.models import cache_folder, model_file
-from bench.engine.servers import Sizes, running_llama_server
+from bench.engine.servers import PEER, Sizes, find_llama_server, running_llama_server
 from bench.machine import load_average
+from bench.verdicts import Verdict
 from common.telemetry.logs import configure_logs
 from protos import cluster_pb2
 from runner.client import RunnerClient
@@ -26,11 +31,13 @@ from runner.host.processes.zygote import Zygote, use_zygote
 
 MIB = 1024 * 1024
 READY_WITHIN_S = 300.0
+LISTENS_S_MAX = 0.1
+FORKED, SPAWNED = "forked", "spawned"
 _SHOWN = ("Rss", "Pss", "Private_Dirty")
 
 
 def main() -> int:
-    """Start each kind in turns; print a line of JSON for each start."""
+    """Start each kind in turns; print a line of JSON for each start, then the verdict."""
     options = _options()
     configure_logs(service="bench")
     model = options.file or model_file(options.model, cache_folder())
@@ -47,7 +54,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=10, help="starts of each kind")
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--context-tokens", type=int, default=4096, help="of one slot")
-    parser.add_argument("--llama-server", type=Path, help="program of the same build")
+    parser.add_argument(
+        "--llama-server", type=Path, default=find_llama_server(), help="default: what its script has built"
+    )
     return parser.parse_args()
 
 
@@ -59,27 +68,48 @@ def _warm(model: Path) -> None:
 
 async def _measure(model: Path, directory: Path, options: argparse.Namespace) -> None:
     sizes = Sizes(slots=options.slots, context_tokens=options.context_tokens, threads=len(os.sched_getaffinity(0)))
-    for number in range(options.rounds):
-        _show(number, "spawned", await _start(model, directory, sizes))
-        async with _zygote(directory):
-            _show(number, "forked", await _start(model, directory, sizes))
-        if options.llama_server is not None:
-            _show(number, "llama-server", await asyncio.to_thread(_peer, options.llama_server, model, sizes))
+    kinds = deque([FORKED, SPAWNED] + [PEER] * (options.llama_server is not None))
+    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+    none = Zygote(directory / "none.log")  # which never runs, so runners are spawned
+    async with _zygote(directory) as zygote:
+        for number in range(options.rounds):
+            for kind in kinds:
+                use_zygote(zygote if kind == FORKED else none)
+                if kind == PEER:
+                    figures = await asyncio.to_thread(_peer, options.llama_server, model, sizes)
+                else:
+                    figures = await _start(model, directory, sizes)
+                found[kind].append(figures)
+                line = {"round": number, "kind": kind, "load_average": load_average(), **figures}
+                print(json.dumps(line), flush=True)
+            kinds.rotate(1)
+    print(judge(found).line())
 
 
-def _show(number: int, kind: str, figures: dict[str, float]) -> None:
-    print(json.dumps({"round": number, "kind": kind, "load_average": load_average(), **figures}), flush=True)
+def judge(found: Mapping[str, Sequence[Mapping[str, float]]]) -> Verdict:
+    """Compare medians of all starts, by kind."""
+    listens_s, ready_s, spawned_s = (
+        median(one[name] for one in found[kind])
+        for kind, name in ((FORKED, "listens_s"), (FORKED, "ready_s"), (SPAWNED, "ready_s"))
+    )
+    text = f"a runner listens after {1000 * listens_s:.0f} ms (bar {1000 * LISTENS_S_MAX:.0f})"
+    text += f", loads in {ready_s:.2f} s (spawned {spawned_s:.2f})"
+    if not found.get(PEER):
+        return Verdict("S3", f"{text}; no llama-server", None)
+    peer_s = median(one["ready_s"] for one in found[PEER])
+    ratio = ready_s / peer_s
+    text += f", llama-server in {peer_s:.2f}: {ratio:.2f} (bar 1)"
+    return Verdict("S3", text, listens_s <= LISTENS_S_MAX and ratio <= 1)
 
 
 @asynccontextmanager
-async def _zygote(directory: Path) -> AsyncIterator[None]:
-    """Have a zygote; without one runners are spawned."""
+async def _zygote(directory: Path) -> AsyncIterator[Zygote]:
+    """Have a zygote."""
     zygote = Zygote(directory / "zygote.log")
-    use_zygote(zygote)
     living = asyncio.create_task(zygote.run())
     try:
         await asyncio.wait_for(zygote.ready.wait(), READY_WITHIN_S)
-        yield
+        yield zygote
     finally:
         living.cancel()
         await asyncio.gather(living, return_exceptions=True)
