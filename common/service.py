@@ -9,8 +9,10 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -26,7 +28,13 @@ log = get_logger()
 
 # Short against what people notice, long against what it costs.
 LOOK_INTERVAL_S = 0.2
+# After a signal: what a service waits for is logged as often, because whoever stops it may kill it soon.
+SLOW_STOP_S = 8.0
 OPEN_FILES_WANTED = 65_536
+
+_WAITS_MAX = 50
+_FRAMES = ("cr_frame", "ag_frame", "gi_frame")
+_AWAITED = ("cr_await", "ag_await", "gi_yieldfrom")
 
 S = TypeVar("S", bound=PunaSettings)
 
@@ -94,12 +102,44 @@ async def _until_stopped(serve: Callable[[S, asyncio.Event], Awaitable[None]], s
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    watching = asyncio.create_task(watch_loop(), name="loop lag")
+    watching = [
+        asyncio.create_task(watch_loop(), name="loop lag"),
+        asyncio.create_task(watch_stop(stop), name="slow stop"),
+    ]
     try:
         await serve(settings, stop)
     finally:
-        watching.cancel()
+        for watch in watching:
+            watch.cancel()
     log.info("service.stopped")
+
+
+async def watch_stop(stop: asyncio.Event, interval_s: float = SLOW_STOP_S) -> None:
+    """Log what the tasks of a service wait for while it stops; runs for ever."""
+    await stop.wait()
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    while True:
+        await asyncio.sleep(interval_s)
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        waits = sorted(f"{task.get_name()}: {' > '.join(_places(task.get_coro()))}" for task in tasks)
+        log.warning("service.stops_slowly", after_s=round(loop.time() - began_s, 1), waits=waits[:_WAITS_MAX])
+
+
+def _places(suspended: Any) -> Iterator[str]:
+    """Yield where a coroutine or generator stands, and what it waits for, the outermost first."""
+    while suspended is not None:
+        frame, suspended = _first(suspended, _FRAMES), _first(suspended, _AWAITED)
+        if frame is not None:
+            yield f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}:{frame.f_lineno}"
+            manager = frame.f_locals.get("self")
+            if isinstance(manager, AbstractAsyncContextManager):
+                # Its generator is behind an object that shows nothing.
+                suspended = getattr(manager, "gen", suspended)
+
+
+def _first(suspended: Any, names: Iterable[str]) -> Any:
+    return next((found for name in names if (found := getattr(suspended, name, None)) is not None), None)
 
 
 async def watch_loop(interval_s: float = LOOK_INTERVAL_S) -> None:
