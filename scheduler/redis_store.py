@@ -17,7 +17,6 @@ Records are JSON that only grows; unknown fields of a newer build are ignored.
 {sched}:schema      version of all of this
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
@@ -27,7 +26,7 @@ import orjson
 from common.clock import Clock
 from common.errors import InvalidRequest, StaleFence, StartupError
 from common.fences import FENCE_AHEAD_MS_MAX
-from common.redis.client import UNREACHED, VulnerableServerError, check_of, open_redis
+from common.redis.client import UNREACHED, VulnerableServerError, answer_within, check_of, open_redis
 from common.spec import codecs
 from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
@@ -401,9 +400,8 @@ class RedisStore:
             metrics.STORE_CALLS.labels(command=name, outcome="skipped").inc()
             raise StoreUnavailableError("state store unreachable: waiting before the next attempt")
         try:
-            async with asyncio.timeout(2 * COMMAND_TIMEOUT_S):  # a connect and a command
-                with metrics.STORE_CALL_S.labels(command=name).time():
-                    answer = await command()
+            with metrics.STORE_CALL_S.labels(command=name).time():
+                answer = await answer_within(command, 2 * COMMAND_TIMEOUT_S)  # a connect and a command
         except UNREACHED as error:
             metrics.STORE_CALLS.labels(command=name, outcome="failed").inc()
             self._failed()

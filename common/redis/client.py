@@ -1,9 +1,10 @@
 """Opens Redis by its URL: one server, or the primary that sentinels name. Checks the server of each connection."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -19,6 +20,8 @@ from common.redis.versions import is_vulnerable, server_version
 from common.telemetry.logs import get_logger
 
 log = get_logger()
+
+Result = TypeVar("Result")
 
 SENTINEL_SCHEMES: Mapping[str, bool] = {"redis+sentinel": False, "rediss+sentinel": True}  # and whether they use TLS
 SENTINEL_PORT = 26379
@@ -103,6 +106,26 @@ def open_redis(url: str, *, timeout_s: float, connections_max: int, check: Serve
         url, timeout=timeout_s, max_connections=connections_max, decode_responses=True, **options
     )
     return Redis.from_pool(pool)
+
+
+async def answer_within(command: Callable[[], Awaitable[Result]], timeout_s: float) -> Result:
+    """Return the answer to a command.
+
+    The client writes within `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes just when the
+    command has been written; a task that asks in a loop would then run on. So it is raised afterwards.
+
+    Raises:
+        TimeoutError: there is none in time.
+        RedisError, OSError: it failed.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    async with asyncio.timeout(timeout_s):
+        cancellations = task.cancelling()
+        answer = await command()
+        if task.cancelling() > cancellations:
+            raise asyncio.CancelledError
+    return answer
 
 
 @dataclass(frozen=True, slots=True)

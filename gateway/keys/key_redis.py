@@ -4,7 +4,6 @@ Every command has a deadline. After a failure nothing but `look`, which comes ev
 wait for a store that is away.
 """
 
-import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 from redis.exceptions import NoPermissionError
 
 from common.errors import StartupError
-from common.redis.client import UNREACHED, check_of, open_redis
+from common.redis.client import UNREACHED, answer_within, check_of, open_redis
 from common.telemetry.logs import get_logger
 from gateway import metrics
 from gateway.keys import key_scripts as scripts
@@ -151,8 +150,7 @@ class KeyRedis:
         if not self.is_up and not probing:
             raise KeyStoreUnavailableError("Redis is away")
         try:
-            async with asyncio.timeout(COMMAND_TIMEOUT_S * (2 if probing else 1)):
-                answer = await command()
+            answer = await answer_within(command, COMMAND_TIMEOUT_S * (2 if probing else 1))
         except UNREACHED as error:
             if spares_others and isinstance(error, NoPermissionError):
                 raise KeyStoreUnavailableError(str(error)) from error
