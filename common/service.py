@@ -28,7 +28,7 @@ log = get_logger()
 
 # Short against what people notice, long against what it costs.
 LOOK_INTERVAL_S = 0.2
-# After a signal: what a service waits for is logged as often, because whoever stops it may kill it soon.
+# After a signal, what a service waits for is logged as often: it may be killed soon.
 SLOW_STOP_S = 8.0
 OPEN_FILES_WANTED = 65_536
 

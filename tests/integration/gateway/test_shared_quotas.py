@@ -11,6 +11,7 @@ from common.clock import SystemClock
 from common.errors import RateLimited
 from common.trust.roles import Role
 from gateway.core.keys.keys import ALL_SCOPES, Key, Quota
+from gateway.keys import key_redis
 from gateway.keys.key_redis import KeyRedis
 from gateway.keys.quota_book import QuotaBook, QuotaUsage
 from tests.redis_server import RedisServer, redis_server
@@ -64,7 +65,9 @@ async def server() -> AsyncIterator[RedisServer]:
 
 
 @pytest.fixture
-async def two(server: RedisServer) -> AsyncIterator[tuple[Gateway, Gateway]]:
+async def two(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Gateway, Gateway]]:
+    """Two gateways that have time for each command: one without an answer would count alone, with its own part."""
+    monkeypatch.setattr(key_redis, "COMMAND_TIMEOUT_S", 20.0)
     gateways = Gateway(server.url_of(Role.GATEWAY)), Gateway(server.url_of(Role.GATEWAY))
     for _ in range(2):
         for gateway in gateways:

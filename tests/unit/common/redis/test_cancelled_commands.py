@@ -31,13 +31,17 @@ async def test_a_command_without_an_answer_ends_in_time() -> None:
 
 
 async def test_a_task_that_was_cancelled_before_still_gets_an_answer() -> None:
-    """What a task does at its end, too."""
+    """Commands at the end of a task are answered, too."""
+
+    async def command() -> str:
+        await asyncio.sleep(0)
+        return "answer"
 
     async def at_the_end() -> str:
         try:
             await asyncio.Event().wait()
         finally:
-            return await answer_within(lambda: asyncio.sleep(0, "answer"), 60.0)  # noqa: B012
+            return await answer_within(command, 60.0)  # noqa: B012
 
     task = asyncio.create_task(at_the_end())
     await asyncio.sleep(0)
