@@ -114,10 +114,14 @@ def _serve(control: socket.socket, supervisor: int) -> NoReturn:
         message, received, _, _ = socket.recv_fds(control, 1, _GIVEN, socket.MSG_CMSG_CLOEXEC)
         if not message:
             os._exit(0)
-        between = os.fork()
+        try:
+            between = os.fork()
+        except OSError:  # the system refuses processes for now; the supervisor hears that there is none
+            between = -1
         if not between:
             _fork_again(control, received, supervisor)
-        os.waitpid(between, 0)
+        if between > 0:
+            os.waitpid(between, 0)
         for descriptor in received:
             os.close(descriptor)
 

@@ -78,10 +78,19 @@ async def supervise(directory: Path, kind: str, zygote: ServiceZygote | None) ->
 
 
 def main(directory: Path, kind: str, how: str) -> None:
-    """Fork the zygote first, as `puna up` does. `how`: forked, refused (by the kernel) or spawned."""
+    """Fork the zygote first, as `puna up` does. `how`: forked, refused or starved (by the kernel), or spawned."""
     if how == "refused":
         refusal = OSError("the command line cannot be changed: Invalid argument")
         patch.object(zygotes, "show_command", side_effect=refusal).start()
+    if how == "starved":
+        fork, refusals = os.fork, iter([None, BlockingIOError("no more processes")])  # of the zygote's first request
+
+        def fork_or_refuse() -> int:
+            if refusal := next(refusals, None):
+                raise refusal
+            return fork()
+
+        patch.object(os, "fork", fork_or_refuse).start()
     zygote = None if how == "spawned" else fork_zygote()
     assert (zygote is None) is (how == "spawned")
     become_subreaper()

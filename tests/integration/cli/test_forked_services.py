@@ -142,6 +142,15 @@ def test_services_are_started_by_their_commands_where_the_kernel_refuses(
     )
 
 
+def test_a_zygote_outlives_a_fork_that_the_kernel_refuses(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with supervised(tmp_path, "lives", "starved") as supervisor:
+        await_ready(supervisor, tmp_path)
+        assert below(supervisor, "cli.cluster.zygote")
+        said(supervisor)
+    assert marks(tmp_path, "a") == ["started", "stopped"]
+    assert capfd.readouterr().err == ""
+
+
 def test_a_process_with_threads_forks_no_zygote() -> None:
     ended = threading.Event()
     thread = threading.Thread(target=ended.wait)
