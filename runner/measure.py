@@ -25,7 +25,7 @@ from runner.core.layout.moved_layer import MovedLayer
 from runner.core.layout.projector import widened
 from runner.core.model.description import Pooling
 from runner.core.model.model_files import ModelFiles
-from runner.core.pooled.pooling import pooled_layout
+from runner.core.pooled.pooling import pooled_layout, pooling_of
 from runner.engine.bindings.library import engine_log, start_engine
 from runner.engine.devices.graph_sizes import reserve_graphs
 from runner.engine.llama.accounting import Count, CountAgain, count_memory, report_layers
@@ -36,7 +36,6 @@ from runner.engine.llama.model import load_failure, read_weights
 from runner.engine.llama.opened_context import with_layers
 from runner.engine.llama.parameters import context_parameters, model_parameters
 from runner.engine.media.media_loading import PlannedProjector, plan_projector
-from runner.engine.pooled.engine import read_pooling
 from runner.engine.pooled.pooled_context import output_bytes, pooled_context_parameters
 from runner.file_arguments import add_file_arguments, files_of
 from runner.serve.converters import memory_to_proto, parse_layout
@@ -87,7 +86,7 @@ def measure(files: ModelFiles, wanted: Layout, *, rpc_endpoints: Sequence[str] =
     start_engine()
     launch = prepare_launch(files, wanted, rpc_endpoints=rpc_endpoints)
     projector = plan_projector(files.projector, launch.layout, launch.device_pointers)
-    pooling = read_pooling(files.model)
+    pooling = pooling_of(launch.header.metadata)
     model = _load_without_memory(launch)
     try:
         if pooling is not None:

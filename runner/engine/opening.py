@@ -8,11 +8,13 @@ from common.errors import InvalidRequest
 from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
 from runner.core.model.model_files import ModelFiles
+from runner.core.pooled.pooling import pooling_of
 from runner.engine.batched.engine import BatchedEngine
 from runner.engine.batched.loop import BatchedOptions
 from runner.engine.contract.choice import EngineName, choose_engine, parse_engine
 from runner.engine.contract.engine import Engine
-from runner.engine.pooled.engine import PooledLlamaEngine, read_pooling
+from runner.engine.llama.launch import ModelHeader
+from runner.engine.pooled.engine import PooledLlamaEngine
 
 log = get_logger()
 
@@ -29,24 +31,23 @@ class EngineOptions:
     test: str = ""  # JSON, for an engine of the tests
 
 
-def open_engine(files: ModelFiles, layout: Layout, options: EngineOptions) -> Engine:
-    """Open the engine for a model's files; it is not started yet.
+def open_engine(files: ModelFiles, layout: Layout, options: EngineOptions, header: ModelHeader | None) -> Engine:
+    """Open the engine for a model's files; it is not started yet. Without a `header` its load will say why.
 
     Raises:
         InvalidRequest: the layout or the setting names an engine that does not exist or is not installed.
     """
     asked = parse_engine(layout.engine) or parse_engine(options.setting)
-    # A fake needs no file, so none is looked at.
-    pooling = None if asked is EngineName.FAKE else read_pooling(files.model)
+    pooling = pooling_of(header.metadata) if header is not None and asked is not EngineName.FAKE else None
     choice = choose_engine(layout=layout.engine, setting=options.setting, pools=pooling is not None)
     if choice.warning:
         log.warning("engine.replaced", engine=choice.name, text=choice.warning)
     match choice.name:
         case EngineName.BATCHED:
-            return BatchedEngine(files, layout, options.batched)
+            return BatchedEngine(files, layout, options.batched, header=header)
         case EngineName.POOLED:
             assert pooling is not None, "only a model that pools is given to this engine"
-            return PooledLlamaEngine(files, layout, pooling)
+            return PooledLlamaEngine(files, layout, pooling, header=header)
         case EngineName.REFERENCE | EngineName.FAKE:
             return _open_test_engine(choice.name, files, layout, options)
         case _:

@@ -15,7 +15,6 @@ from google.protobuf import json_format
 
 from common.clock import SystemClock
 from common.errors import (
-    BadModelFile,
     DeviceMemoryExhausted,
     InsufficientMemory,
     InvalidRequest,
@@ -42,10 +41,10 @@ from runner.engine.batched.engine import BatchedEngine
 from runner.engine.batched.loop import BatchedOptions
 from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, StepReport
 from runner.engine.devices.devices import engine_build
+from runner.engine.llama.launch import try_header
 from runner.engine.opening import EngineOptions, open_engine
 from runner.engine.pooled.engine import PooledLlamaEngine
 from runner.file_arguments import add_file_arguments, files_of
-from runner.inspect import describe_file
 from runner.prefetch import Prefetch, wanted_files
 from runner.serve.compute_threads import ThreadSetting
 from runner.serve.converters import memory_to_proto, parse_layout, window_to_proto
@@ -168,7 +167,9 @@ class RunnerProcess(EngineListener):
             if args.states_listen
             else None
         )
-        engine = self._engine = open_engine(self._files, layout, _engine_options(args, settings, self._states))
+        header = self._header = try_header(self._files)
+        options = _engine_options(args, settings, self._states)
+        engine = self._engine = open_engine(self._files, layout, options, header)
         streams = StreamTable(engine)
         # A pooled engine refuses every stream.
         embeddings = EmbeddingTable(engine) if isinstance(engine, PooledLlamaEngine) else None
@@ -217,7 +218,6 @@ class RunnerProcess(EngineListener):
         await _first(stop.wait(), self._load_ended.wait())
         if self._load_ended.is_set() and self._board.error is None:
             await server.set_serving(True)
-            await self._describe()
             await _first(stop.wait(), self._watch_steps())
         status = 0
         if self._board.error is not None:
@@ -234,6 +234,7 @@ class RunnerProcess(EngineListener):
                     check_reservation,
                     self._files,
                     self._layout,
+                    self._header,
                     planned=self._planned,
                     count_swap=self._settings.count_swap,
                 )
@@ -293,13 +294,6 @@ class RunnerProcess(EngineListener):
             if hung_s or self._board.hung_s:
                 self._board.hung_s = hung_s
                 self._board.changed()
-
-    async def _describe(self) -> None:
-        """Read the header for GetInfo; a model that could be loaded serves also without."""
-        try:
-            self._info.description.CopyFrom(await asyncio.to_thread(describe_file, *self._files.weights))
-        except BadModelFile as error:
-            log.warning("model.not_described", text=error.message)
 
     def load_progressed(self, progress: LoadProgress) -> None:
         """Show the progress of the load."""

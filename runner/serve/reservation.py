@@ -1,6 +1,6 @@
 """Refuses a load that cannot be reserved here before a weight is read, and says how large it would have been."""
 
-from common.errors import BadModelFile, DeviceMemoryExhausted, InsufficientMemory, InvalidRequest, PunaError
+from common.errors import DeviceMemoryExhausted, InsufficientMemory, InvalidRequest, PunaError
 from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2
@@ -9,10 +9,10 @@ from runner.core.layout.load_log import MemoryClass
 from runner.core.layout.memory_report import ClassBytes
 from runner.core.layout.reservation import cache_bytes_max, host_shortage_bytes, needs_counting
 from runner.core.model.model_files import ModelFiles
-from runner.engine.bindings.gguf_header import open_gguf_header
 from runner.engine.devices.devices import open_layout_devices
 from runner.engine.devices.reserve import try_reservation
 from runner.engine.devices.rpc_hello import RpcUnusable
+from runner.engine.llama.launch import ModelHeader
 from runner.engine.llama.memory import BreakdownUnavailable
 from runner.measure import measure
 from runner.ram import read_host_memory
@@ -34,6 +34,7 @@ class AllocationRefused(Exception):
 def check_reservation(
     files: ModelFiles,
     wanted: Layout,
+    header: ModelHeader | None,
     *,
     planned: cluster_pb2.MemoryReport | None = None,
     count_swap: bool = False,
@@ -45,6 +46,7 @@ def check_reservation(
     Args:
         files: of the model.
         wanted: the layout.
+        header: of the files; None where it cannot be read.
         planned: what was measured for this layout; without it the engine counts where it has to.
         count_swap: free swap is as good as free RAM.
 
@@ -56,7 +58,8 @@ def check_reservation(
         counted = counted or attempted_sizes(files, wanted)
         if counted is not None:
             _try_devices(files, wanted, counted)
-    _check_host(files, wanted, counted, count_swap=count_swap)
+    if header is not None:
+        _check_host(files, wanted, header, counted, count_swap=count_swap)
 
 
 def attempted_sizes(files: ModelFiles, wanted: Layout) -> cluster_pb2.MemoryReport | None:
@@ -102,7 +105,12 @@ def _try_devices(files: ModelFiles, wanted: Layout, report: cluster_pb2.MemoryRe
 
 
 def _check_host(
-    files: ModelFiles, wanted: Layout, counted: cluster_pb2.MemoryReport | None, *, count_swap: bool
+    files: ModelFiles,
+    wanted: Layout,
+    header: ModelHeader,
+    counted: cluster_pb2.MemoryReport | None,
+    *,
+    count_swap: bool,
 ) -> None:
     """Count the host part if it may be too large, and refuse it if it is."""
     path = files.model
@@ -110,13 +118,11 @@ def _check_host(
         ram = read_host_memory()
         free_bytes = (ram.counting_swap() if count_swap else ram).free_bytes
         weights_bytes = sum(part.stat().st_size for part in files.weights)
-        with open_gguf_header(path) as header:
-            metadata = header.metadata()
         cells = cache_cells(resolve_layout(wanted, trained_context_tokens=0, cpu_threads=1).layout)
-    except (OSError, ValueError, BadModelFile, InvalidRequest) as error:
+    except (OSError, ValueError, InvalidRequest) as error:
         log.info("model.not_counted", text=str(error))
         return
-    bound = cache_bytes_max(metadata, cells=cells)
+    bound = cache_bytes_max(header.metadata, cells=cells)
     if not needs_counting(cache_bytes=bound, weights_bytes=weights_bytes, free_bytes=free_bytes):
         return
     report = counted or attempted_sizes(files, wanted)

@@ -30,7 +30,7 @@ from runner.engine.contract.engine import EngineListener, LoadedModel
 from runner.engine.devices.devices import engine_build
 from runner.engine.llama.context import Context
 from runner.engine.llama.draft_model import DraftModel, draft_memory, open_draft
-from runner.engine.llama.launch import Launch
+from runner.engine.llama.launch import Launch, ModelHeader
 from runner.engine.llama.llama_engine import LlamaEngine, system_facts
 from runner.engine.llama.model import Model
 from runner.engine.llama.opened_context import as_opened, generation_memory, open_context
@@ -47,8 +47,15 @@ SWITCH_INTERVAL_S = 0.0005
 class BatchedEngine(LlamaEngine[Loop]):
     """See `runner.engine.contract.engine.Engine`."""
 
-    def __init__(self, files: ModelFiles, layout: Layout, options: BatchedOptions | None = None) -> None:
-        super().__init__(files, layout)
+    def __init__(
+        self,
+        files: ModelFiles,
+        layout: Layout,
+        options: BatchedOptions | None = None,
+        *,
+        header: ModelHeader | None = None,
+    ) -> None:
+        super().__init__(files, layout, header)
         self._options = options or BatchedOptions()
         self._pool: SamplingPool | None = None
         self._slot_context_tokens = 0

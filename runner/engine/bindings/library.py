@@ -49,6 +49,8 @@ sequence_copy = _bind_short("llama_memory_seq_cp", None, _pointer, _int, _int, _
 sequence_add = _bind_short("llama_memory_seq_add", None, _pointer, _int, _int, _int, _int)
 sequence_first = _bind_short("llama_memory_seq_pos_min", _int, _pointer, _int)
 sequence_last = _bind_short("llama_memory_seq_pos_max", _int, _pointer, _int)
+token_attributes = _bind_short("llama_vocab_get_attr", _int, _pointer, _int)
+token_ends = _bind_short("llama_vocab_is_eog", ctypes.c_bool, _pointer, _int)
 token_to_piece = _bind_short("llama_token_to_piece", _int, _pointer, _int, ctypes.c_char_p, _int, _int, ctypes.c_bool)
 
 chain_add = _bind_short("llama_sampler_chain_add", None, _pointer, _pointer)

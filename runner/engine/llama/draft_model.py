@@ -144,7 +144,8 @@ def draft_launch(target: Launch) -> Launch | None:
     if pooling_of(header.metadata) is not None:
         raise BadModelFile(f"{files[0].name}: it computes embeddings, and generates no text")
     layout = draft_layout(target.layout, trained_context_tokens=header.numbers.one("context_length"))
-    return prepare_launch(ModelFiles(model=files[0], more=files[1:]), layout, opened=target.device_pointers)
+    draft = ModelFiles(model=files[0], more=files[1:])
+    return prepare_launch(draft, layout, header=header, opened=target.device_pointers)
 
 
 def draft_parameters(layout: Layout) -> Any:

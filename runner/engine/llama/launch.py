@@ -89,21 +89,30 @@ def read_header(path: Path, *more: Path) -> ModelHeader:
     )
 
 
+def try_header(files: ModelFiles) -> ModelHeader | None:
+    """Read the header of a model; None if it cannot be read, for which its load gives the reason."""
+    try:
+        return read_header(*files.weights)
+    except BadModelFile:
+        return None
+
+
 def prepare_launch(
     files: ModelFiles,
     wanted: Layout,
     *,
+    header: ModelHeader | None = None,
     rpc_endpoints: Sequence[str] = (),
     opened: dict[str, int] | None = None,
 ) -> Launch:
-    """Open the devices, unless they are `opened`, and settle every size.
+    """Open the devices, unless they are `opened`, and settle every size. The `header` is read unless it is given.
 
     Raises:
         BadModelFile: one of the files cannot be read.
         InvalidRequest: no engine can have this layout.
         RpcUnusable: a lent device does not answer.
     """
-    header = read_header(*files.weights)
+    header = header or read_header(*files.weights)
     numbers = header.numbers
     threads = automatic_threads(physical_cores=computing_cores(), weights_bytes=_size_of(files))
     resolved = resolve_layout(

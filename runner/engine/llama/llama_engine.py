@@ -17,7 +17,7 @@ from runner.engine.bindings.library import start_engine
 from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, weights_progress
 from runner.engine.devices.devices import engine_build
 from runner.engine.llama.context import Context
-from runner.engine.llama.launch import Launch, prepare_launch
+from runner.engine.llama.launch import Launch, ModelHeader, prepare_launch
 from runner.engine.llama.model import Model, load_launched
 from runner.engine.llama.vocabulary import Vocabulary
 from runner.engine.threads.engine_loop import EngineLoop
@@ -30,8 +30,10 @@ LoopT = TypeVar("LoopT", bound=EngineLoop)
 class LlamaEngine(ABC, Generic[LoopT]):
     """Loads one model in a thread of its own and serves it there; see `runner.engine.contract.engine.Engine`."""
 
-    def __init__(self, files: ModelFiles, layout: Layout) -> None:
+    def __init__(self, files: ModelFiles, layout: Layout, header: ModelHeader | None = None) -> None:
+        """`header` is that of the files, if it has been read already."""
         self._files = files
+        self._header = header
         self._layout = layout
         self._thread = EngineThread()
         self._stop_load = threading.Event()
@@ -106,7 +108,7 @@ class LlamaEngine(ABC, Generic[LoopT]):
     def _load(self, listener: EngineListener) -> Context:
         mark_engine_thread()
         start_engine()
-        launch = prepare_launch(self._files, self._layout)
+        launch = prepare_launch(self._files, self._layout, header=self._header)
         model = self._model = _load_weights(launch, listener, self._stop_load)
         context, loaded = self._open(launch, model, listener)
         _tell_loaded(listener, launch, loaded)

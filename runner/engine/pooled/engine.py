@@ -2,27 +2,25 @@
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import llama_cpp.llama_cpp as llama
 
-from common.errors import BadModelFile, PunaError, UnsupportedCapability
+from common.errors import PunaError, UnsupportedCapability
 from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
 from runner.core.layout.load_log import MemoryClass
 from runner.core.layout.memory_report import MemoryUse
 from runner.core.model.description import Pooling
 from runner.core.model.model_files import ModelFiles
-from runner.core.pooled.pooling import pooled_layout, pooling_of
+from runner.core.pooled.pooling import pooled_layout
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest
 from runner.core.threads.step_times import StepTimes
-from runner.engine.bindings.gguf_header import open_gguf_header
 from runner.engine.contract.engine import EngineListener, LoadedModel, refuse_image
 from runner.engine.contract.pooling import PooledModel
 from runner.engine.llama.accounting import count_memory, report_layers
 from runner.engine.llama.context import Context
-from runner.engine.llama.launch import Launch
+from runner.engine.llama.launch import Launch, ModelHeader
 from runner.engine.llama.llama_engine import LlamaEngine, system_facts
 from runner.engine.llama.memory import BreakdownUnavailable
 from runner.engine.llama.model import Model, launch_failure
@@ -38,20 +36,13 @@ log = get_logger()
 NO_GENERATION = "this model does not support generation"
 
 
-def read_pooling(path: Path) -> Pooling | None:
-    """Return the pooling of a file's model; None if it generates or cannot be read (its load reports why)."""
-    try:
-        with open_gguf_header(path) as header:
-            return pooling_of(header.metadata())
-    except BadModelFile:
-        return None
-
-
 class PooledLlamaEngine(LlamaEngine[PooledLoop]):
     """See `runner.engine.contract.pooling.PooledEngine`."""
 
-    def __init__(self, files: ModelFiles, layout: Layout, pooling: Pooling) -> None:
-        super().__init__(files, layout)
+    def __init__(
+        self, files: ModelFiles, layout: Layout, pooling: Pooling, *, header: ModelHeader | None = None
+    ) -> None:
+        super().__init__(files, layout, header)
         self._pooling = pooling
         self._pooled_model: PooledModel | None = None
 

@@ -15,9 +15,11 @@ from common.errors import PunaError
 from common.spec.layout import DeviceLayers, FlashAttention, Layout
 from runner.core.model.model_files import AdapterFile, ModelFiles
 from runner.core.pooled.embedding_inputs import frame_input
+from runner.core.pooled.pooling import pooling_of
 from runner.engine.contract.engine import LoadedModel, LoadProgress, StepReport
 from runner.engine.contract.pooling import PooledEnd, PooledReport
-from runner.engine.pooled.engine import PooledLlamaEngine, read_pooling
+from runner.engine.llama.launch import read_header
+from runner.engine.pooled.engine import PooledLlamaEngine
 
 DEADLINE_S = 60.0
 EMBEDDERS = ["embed_mean", "embed_cls", "embed_last"]
@@ -28,9 +30,10 @@ class PooledHarness:
     """Listens to an engine and collects what it says; the engine thread calls it."""
 
     def __init__(self, path: Path, layout: Layout, adapters: tuple[AdapterFile, ...] = ()) -> None:
-        pooling = read_pooling(path)
+        header = read_header(path)
+        pooling = pooling_of(header.metadata)
         assert pooling is not None, "not a pooled model"
-        self.engine = PooledLlamaEngine(ModelFiles(model=path, adapters=adapters), layout, pooling)
+        self.engine = PooledLlamaEngine(ModelFiles(model=path, adapters=adapters), layout, pooling, header=header)
         self.model: LoadedModel | None = None
         self.failure: BaseException | None = None
         self.reports: list[PooledReport] = []

@@ -16,6 +16,7 @@ from runner.core.layout.layout import resolve_layout
 from runner.core.model.model_files import ModelFiles
 from runner.engine.bindings.library import start_engine
 from runner.engine.devices.devices import open_layout_devices
+from runner.engine.llama.launch import try_header
 from runner.engine.llama.model import load_model
 from runner.measure import measure
 from runner.serve.reservation import AllocationRefused, check_reservation
@@ -58,7 +59,7 @@ def test_the_check_finds_what_does_not_fit_and_leaves_nothing_behind(zoo: Zoo, l
     size = sizes_of(files.model)
     with limited_device(mib=cap_mib(size, lacking)) as device:
         with pytest.raises(AllocationRefused) as refused:
-            check_reservation(files, spread((device,), (9,)))
+            check_reservation(files, spread((device,), (9,)), try_header(files))
         empty(device)
         wanted = getattr(size, f"{lacking}_bytes")
         assert device.refusals() == [wanted]
@@ -71,16 +72,16 @@ def test_the_check_finds_what_does_not_fit_and_leaves_nothing_behind(zoo: Zoo, l
 def test_the_check_passes_what_fits_and_uses_what_was_measured_before(zoo: Zoo) -> None:
     files = ModelFiles(model=zoo("dense"))
     with limited_device(mib=64) as device:
-        layout = spread((device,), (9,))
-        check_reservation(files, layout)
+        layout, header = spread((device,), (9,)), try_header(files)
+        check_reservation(files, layout, header)
         planned = measure(files, layout)
-        check_reservation(files, layout, planned=planned)
+        check_reservation(files, layout, header, planned=planned)
         planned.devices[0].cache_bytes = 1 << 40
         with pytest.raises(AllocationRefused):
-            check_reservation(files, layout, planned=planned)
+            check_reservation(files, layout, header, planned=planned)
         # An estimate is no measurement.
         planned.origin = cluster_pb2.MEMORY_ORIGIN_ESTIMATED
-        check_reservation(files, layout, planned=planned)
+        check_reservation(files, layout, header, planned=planned)
         empty(device)
 
 

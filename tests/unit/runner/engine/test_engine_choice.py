@@ -55,4 +55,4 @@ def test_an_unknown_name_is_refused_wherever_it_stands(layout: str, setting: str
 def test_an_engine_of_tests_that_a_wheel_lacks_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tests.engines.fake", None)
     with pytest.raises(InvalidRequest, match="engine 'fake' is made for tests and not installed"):
-        open_engine(ModelFiles(model=Path("none.gguf")), Layout(engine="fake"), EngineOptions())
+        open_engine(ModelFiles(model=Path("none.gguf")), Layout(engine="fake"), EngineOptions(), None)
