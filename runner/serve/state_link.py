@@ -118,6 +118,7 @@ class StateLink:
             work.put(None)
             worker.join(_CLOSE_S)
         self._closing.set()
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the receiver
         self._receiver.join(_CLOSE_S)
 
     # -- of the engine's thread ---------------------------------------------------------------------------------------
@@ -260,9 +261,11 @@ class StateLink:
     # -- of the receiving thread --------------------------------------------------------------------------------------
 
     def _receive_all(self) -> None:
-        while not self._closing.is_set():
+        while True:
             watched = [self._listener] if self._host is None else [self._listener, self._host]
             readable, _, _ = select.select(watched, [], [], _LOOK_S)
+            if self._closing.is_set():
+                break
             if self._host in readable:
                 self._receive()
             if self._listener in readable:
