@@ -21,6 +21,7 @@ LIMITS = frozenset(
 _NAMES = LIMITS | {
     "CUDA_HOME",
     "CUDA_MODULE_LOADING",
+    "GLIBC_TUNABLES",
     "HOME",
     "LANG",
     "LANGUAGE",

@@ -32,9 +32,12 @@ def test_a_runner_gets_the_allow_list_and_nothing_else() -> None:
 @pytest.mark.behaviour("B-132")
 @pytest.mark.parametrize(
     "name",
-    ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_CACHE_PATH", "CUDA_MODULE_LOADING", "HSA_ENABLE_SDMA", "VK_ICD_FILENAMES"],
+    [
+        *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_CACHE_PATH", "CUDA_MODULE_LOADING", "HSA_ENABLE_SDMA", "VK_ICD_FILENAMES"),
+        "GLIBC_TUNABLES",
+    ],
 )
-def test_what_a_driver_is_told_reaches_the_runner(name: str) -> None:
+def test_what_a_driver_or_the_allocator_is_told_reaches_the_runner(name: str) -> None:
     assert child_environment({name: "x"})[name] == "x"
 
 
