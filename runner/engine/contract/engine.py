@@ -1,6 +1,5 @@
 """Contract of every engine with the server, and its reports. No engine is imported here."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -172,7 +171,7 @@ class TokenTable(Protocol):
     """Vocabulary data that the text side needs; safe in any thread."""
 
     size: int
-    pieces: Sequence[bytes]
+    pieces: list[bytes]
     control: frozenset[int]
     end_tokens: frozenset[int]
     bos: int
