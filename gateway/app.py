@@ -32,7 +32,7 @@ from gateway.grpc.inference_servicer import SERVICE_NAME, InferenceServicer
 from gateway.http.endpoint.router import Router
 from gateway.http.endpoint.service import Service
 from gateway.http.routes import make_routes
-from gateway.http.server.connections import CONNECTIONS, HEADER_BYTES_MAX, LimitedProtocol
+from gateway.http.server.connections import CONNECTIONS, LimitedProtocol
 from gateway.http.server.edge import Edge
 from gateway.http.server.refusals import Refusals
 from gateway.keys.audit import AuditLog
@@ -331,7 +331,6 @@ def _http_server(app: Edge, certificate: Certificate | None) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=IDLE_CONNECTION_S,
-        h11_max_incomplete_event_size=HEADER_BYTES_MAX,
         ssl_context_factory=(lambda _config, _default: certificate.context) if certificate is not None else None,
     )
     return _Server(config)

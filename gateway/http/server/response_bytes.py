@@ -1,38 +1,41 @@
-"""The bytes of a response, in as few writes as there can be.
-
-h11 knows the rules of a connection: it frames each response, and says when to close. It is asked for the head and the
-end; the other headers and the chunks between go past it, because it looks at each of them several times.
-"""
+"""The bytes of a response, in as few writes as there can be."""
 
 import asyncio
 import re
-from typing import Any
 
-import h11
 from starlette.types import Message
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-# Headers that h11 acts on; it only copies the others into the head.
-_FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _CLOSE = (b"connection", b"close")
+# For these a body would be the beginning of the next response.
+_STATUS_WITHOUT_BODY = frozenset({204, 304})
 
 
 class ResponseBytes:
     """One response on a connection of uvicorn; `send` is its ASGI side."""
 
-    __slots__ = ("_cycle", "_head", "_is_chunked", "_loop", "_protocol")
+    __slots__ = ("_cycle", "_flow", "_head", "_is_chunked", "_left_bytes", "_loop", "_transport")
 
-    def __init__(self, protocol: H11Protocol, loop: asyncio.AbstractEventLoop) -> None:
-        self._protocol = protocol
-        self._cycle = protocol.cycle
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        flow: FlowControl,
+        cycle: RequestResponseCycle,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._transport = transport
+        self._flow = flow
+        self._cycle = cycle
         self._loop = loop
         self._head = b""  # waits for the first piece of the body, which nearly always comes at once
         self._is_chunked = False
+        self._left_bytes: int | None = None  # of a body whose length was announced
 
     async def send(self, message: Message) -> None:
         """Write a part of the response; waits while the client reads nothing."""
-        cycle, flow = self._cycle, self._protocol.flow
+        cycle, flow = self._cycle, self._flow
         if flow.write_paused and not cycle.disconnected:
             await flow.drain()
         if cycle.disconnected:
@@ -46,43 +49,59 @@ class ResponseBytes:
             self._body(message.get("body", b""), more=message.get("more_body", False))
 
     def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Make the head; names of headers are in lower case."""
         cycle = self._cycle
         cycle.response_started = True
         cycle.waiting_for_100_continue = False
-        framing = [header for header in headers if header[0] in _FRAMING]
-        if _CLOSE in cycle.scope["headers"] and _CLOSE not in framing:
-            framing.append(_CLOSE)
-        others = [header for header in headers if header[0] not in _FRAMING]
-        if _CONTROL.search(b"".join([part for header in others for part in header])):
+        if _CONTROL.search(b"".join([part for header in headers for part in header])):
             raise ValueError("a response header has control characters")
-        lines = [b"%b: %b\r\n" % header for header in cycle.default_headers + others]
-        head = self._tell(h11.Response(status_code=status, headers=framing, reason=STATUS_PHRASES[status]))
-        self._is_chunked = b"\r\ntransfer-encoding: chunked\r\n" in head.lower()
-        self._head = b"".join((head[:-2], *lines, b"\r\n"))
+        lines = [STATUS_LINE[status], *[b"%b: %b\r\n" % header for header in cycle.default_headers + headers]]
+        length = next((value for name, value in headers if name == b"content-length"), None)
+        has_body = status not in _STATUS_WITHOUT_BODY and cycle.scope["method"] != "HEAD"
+        if length is not None:
+            self._left_bytes = int(length) if has_body else 0
+        elif not has_body:
+            self._left_bytes = 0
+        elif cycle.scope["http_version"] == "1.1":
+            self._is_chunked = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+        else:
+            cycle.keep_alive = False  # the end of the connection is that of the body
+        if _CLOSE in headers:
+            cycle.keep_alive = False
+        elif not cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"\r\n")
+        self._head = b"".join(lines)
         self._loop.call_soon(self._flush)
 
     def _body(self, body: bytes, *, more: bool) -> None:
         cycle = self._cycle
         pieces = [self._head]
         self._head = b""
-        if body and cycle.scope["method"] != "HEAD":
-            pieces += (b"%x\r\n" % len(body), body, b"\r\n") if self._is_chunked else (self._tell(h11.Data(data=body)),)
-        if more:
-            self._write(b"".join(pieces))
-            return
-        pieces.append(self._tell(h11.EndOfMessage()))
+        if self._is_chunked:
+            if body:
+                pieces += (b"%x\r\n" % len(body), body, b"\r\n")
+            if not more:
+                pieces.append(b"0\r\n\r\n")
+        elif cycle.scope["method"] != "HEAD":
+            pieces.append(body)
+            self._count(len(body), more=more)
         self._write(b"".join(pieces))
+        if more:
+            return
         cycle.response_complete = True
         cycle.message_event.set()
-        connection = self._protocol.conn
-        if connection.our_state is h11.MUST_CLOSE or not cycle.keep_alive:
-            connection.send(h11.ConnectionClosed())
-            self._protocol.transport.close()
+        if not cycle.keep_alive:
+            self._transport.close()
         cycle.on_response()
 
-    def _tell(self, event: Any) -> bytes:
-        written: bytes | None = self._protocol.conn.send(event)
-        return written or b""
+    def _count(self, body_bytes: int, *, more: bool) -> None:
+        if self._left_bytes is None:
+            return
+        self._left_bytes -= body_bytes
+        if self._left_bytes < 0 or (self._left_bytes and not more):
+            raise ValueError("a response body is not as long as its head says")
 
     def _flush(self) -> None:
         """Send a head alone if its body takes time."""
@@ -92,4 +111,4 @@ class ResponseBytes:
 
     def _write(self, data: bytes) -> None:
         if data:
-            self._protocol.transport.write(data)
+            self._transport.write(data)

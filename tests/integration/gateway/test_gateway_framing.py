@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from tests.integration.gateway.conftest import Cluster
+from gateway.http.server.connections import PIPELINED_MAX
+from tests.integration.gateway.conftest import Cluster, StartCluster, eventually
+from tests.integration.gateway.scripted import ScriptedRunner
 
 HEAD = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\n"
 BODY = b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "stream": false}'
@@ -31,6 +33,18 @@ async def answer_to(cluster: Cluster, request: bytes) -> bytes:
         b"GET /api/tags HTTP/1.1\r\n\r\n",
         b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n",
         b"GET /" + b"a" * 5_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        HEAD + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+        HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Transfer-Encoding: identity\r\n\r\n{}",
+        HEAD.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        HEAD.replace(b"1.1", b"2.0") + b"Content-Length: 2\r\n\r\n{}",
+        b"GET /api/tags\r\n\r\n",
+        HEAD + b"Content-Length : 2\r\n\r\n{}",
+        HEAD + b"X: a\r\n Content-Length: 2\r\n\r\n{}",
+        b"CONNECT localhost:1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        HEAD + b"X: a\nContent-Length: 2\r\n\r\n{}",
+        HEAD + b"X: \0\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n0x2\r\n{}\r\n0\r\n\r\n",
         b"\x16\x03\x01\x02\x00" * 20 + b"\r\n\r\n",
     ],
     ids=[
@@ -41,6 +55,18 @@ async def answer_to(cluster: Cluster, request: bytes) -> bytes:
         "no host",
         "two hosts",
         "url",
+        "one length twice",
+        "two codings",
+        "no coding",
+        "coding of an old client",
+        "another protocol",
+        "no version",
+        "space before a colon",
+        "folded line",
+        "tunnel",
+        "line feed alone",
+        "zero byte",
+        "odd size of a chunk",
         "tls",
     ],
 )
@@ -71,28 +97,85 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_is_forgotten(clust
 
 
 async def test_requests_on_one_connection_are_answered_in_order(cluster: Cluster) -> None:
-    host, port = cluster.gateway.http_address.split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
     one = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
-    writer.write(one + b"GET /api/version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-    everything = await asyncio.wait_for(reader.read(), 60)
-    writer.close()
-    await writer.wait_closed()
+    everything = await everything_for(
+        cluster, one + b"GET /api/version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    )
     assert everything.count(b"HTTP/1.1 200") == 2
     assert everything.index(b'"done":true') < everything.index(b'"version"')
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 600_000,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n2;" + b"a" * 600_000,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"a" * 600_000,
+    ],
+    ids=["head", "extension of a chunk", "trailer"],
+)
+async def test_bytes_that_are_neither_head_nor_body_end_soon(cluster: Cluster, request_bytes: bytes) -> None:
+    assert b" 431 " in await answer_to(cluster, request_bytes)
+
+
+VERSION = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [b"NONE / HTTP/1.1\r\n\r\n", HEAD + b"Transfer-Encoding: chunked\r\n\r\nx\r\n"],
+    ids=["in its head", "in its body"],
+)
+async def test_requests_before_a_broken_one_are_answered(cluster: Cluster, broken: bytes) -> None:
+    everything = await everything_for(cluster, 2 * VERSION + broken + VERSION)
+    assert everything.count(b"HTTP/1.1 200") == 2
+    assert everything.count(b"HTTP/1.1") == 2
+    assert everything.rpartition(b"HTTP/1.1")[2].count(b"\r\nconnection: close") == 1
+
+
+async def test_so_many_requests_at_once_are_answered_and_no_more(cluster: Cluster) -> None:
+    everything = await everything_for(cluster, VERSION * (3 * PIPELINED_MAX))
+    assert everything.count(b"HTTP/1.1 200") == everything.count(b"HTTP/1.1") == 1 + PIPELINED_MAX
+
+
+async def test_the_calls_of_a_client_that_leaves_end_also_behind_others(start_cluster: StartCluster) -> None:
+    endless = ScriptedRunner(pieces=["word "] * 100_000)
+    async with start_cluster(runner=endless) as cluster:
+        host, port = cluster.gateway.http_address.split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(STREAM) + STREAM + 3 * VERSION)
+        await eventually(lambda: endless.busy == 1)
+        writer.transport.abort()
+        await eventually(lambda: endless.busy == 0)
+
+
+@pytest.mark.parametrize("upgrade", [b"h2c", b"websocket"])
+async def test_an_offer_of_another_protocol_is_not_taken(cluster: Cluster, upgrade: bytes) -> None:
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: " + upgrade + b"\r\nHTTP2-Settings: AAMAAABk\r\n"
+    asked = HEAD + offer + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+    looked = VERSION.replace(b"\r\n\r\n", b"\r\n" + offer + b"\r\n")
+    closing = VERSION.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    everything = await everything_for(cluster, asked + looked + asked + closing)
+    assert everything.count(b"HTTP/1.1 200") == everything.count(b"HTTP/1.1") == 4
 
 
 STREAM = b'{"model": "demo", "messages": [{"role": "user", "content": "x"}]}'
 
 
-async def whole_answer_to(cluster: Cluster, request: bytes) -> tuple[bytes, bytes]:
-    """Head and body of an answer, up to the end of the connection, which must come."""
+async def everything_for(cluster: Cluster, request: bytes) -> bytes:
+    """All that raw bytes get, up to the end of the connection, which must come."""
     host, port = cluster.gateway.http_address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(request)
     everything = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     await writer.wait_closed()
+    return everything
+
+
+async def whole_answer_to(cluster: Cluster, request: bytes) -> tuple[bytes, bytes]:
+    """Head and body of an answer, up to the end of the connection, which must come."""
+    everything = await everything_for(cluster, request)
     head, _, body = everything.partition(b"\r\n\r\n")
     return head.lower(), body
 

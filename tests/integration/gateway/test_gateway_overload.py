@@ -20,6 +20,7 @@ from gateway.core.dispatch.admission import BUSY_TEXT
 from gateway.core.dispatch.work_limit import BYTES_OF_A_UNIT, LIMIT_MAX
 from gateway.http.endpoint.router import Route
 from gateway.http.server.connections import CONNECTIONS
+from gateway.http.server.refusals import UNREAD_BYTES_MAX
 from gateway.pressure.pressure import PRESSURE
 from gateway.pressure.work import WORK
 from protos import inference_pb2, inference_pb2_grpc
@@ -141,6 +142,36 @@ async def test_a_refused_body_that_comes_later_is_not_taken_for_a_request(cluste
     head_of_refusal, _ = await asyncio.wait_for(_read_response(reader), 60)
     assert b"\r\nconnection: close" in head_of_refusal
     assert await asyncio.wait_for(reader.read(), 60) == b""
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "body"),
+    [
+        (b"Transfer-Encoding: chunked", b"2\r\n{}\r\n0\r\n\r\n"),
+        (b"Content-Length: 2\r\nExpect: 100-continue", b"{}"),
+        (b"Content-Length: 2\r\nOrigin: http://localhost", b"{}"),
+        (b"Content-Length: 2\r\nConnection: Upgrade\r\nUpgrade: h2c", b"{}"),
+        (b"Content-Length: %d" % (UNREAD_BYTES_MAX + 1), b" " * (UNREAD_BYTES_MAX + 1)),
+    ],
+    ids=["chunks", "expects", "of a page", "offers a protocol", "long"],
+)
+async def test_a_refusal_leaves_the_next_request_where_it_begins(
+    cluster: Cluster, full: None, line: bytes, body: bytes
+) -> None:
+    host, _, port = cluster.gateway.http_address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /api/chat HTTP/1.1\r\nhost: localhost\r\n%b\r\n\r\n%b" % (line, body))
+    head = b"HTTP/1.1 100 "
+    while head.startswith(b"HTTP/1.1 100 "):
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+    assert head.startswith(b"HTTP/1.1 503 ")
+    await reader.readexactly(int(re.findall(rb"content-length: (\d+)", head)[0]))
+    if b"connection: close" in head:
+        assert await asyncio.wait_for(reader.read(), 60) == b""
+    else:
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert (await asyncio.wait_for(_read_response(reader), 60))[0].startswith(b"HTTP/1.1 200")
     writer.close()
 
 
