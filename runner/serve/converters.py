@@ -1,5 +1,6 @@
 """Protos to the runner's own values and back. Nothing else here."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from google.protobuf import json_format
@@ -91,7 +92,7 @@ def request_from_proto(
     )
 
 
-def write_token(token: TextToken, pieces: list[bytes], message: runner_pb2.Token) -> None:
+def write_token(token: TextToken, pieces: Sequence[bytes], message: runner_pb2.Token) -> None:
     """Write a generated token with its own bytes, shown or not, into an empty message."""
     message.id = token.token_id
     message.piece = pieces[token.token_id]

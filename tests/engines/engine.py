@@ -113,7 +113,7 @@ class PlainEngine(ABC):
         assert self._loop is not None, "still loading"
 
     def stop(self) -> None:
-        """Abort the load, or drop every sequence and free the model."""
+        """Abort the load, or drop every sequence and end the thread."""
         self._stopping.set()
         if self._loop is not None:
             self._loop.stop()
@@ -121,6 +121,11 @@ class PlainEngine(ABC):
     def join(self, timeout_s: float) -> bool:
         """Wait for the engine thread to end."""
         return self._thread.join(timeout_s)
+
+    def close(self) -> None:
+        """Free what has computed, and with it the vocabulary."""
+        if self._opened is not None:
+            self._opened.backend.close()
 
     def _run(self, listener: EngineListener) -> None:
         """The engine thread. Whatever escapes from serving is fatal: its state is unknown."""
@@ -146,6 +151,5 @@ class PlainEngine(ABC):
             # A stop that came before the loop was there has set only the event.
             if not self._stopping.is_set():
                 loop.run()
-            opened.backend.close()
         except BaseException as error:  # noqa: BLE001  # as above
             listener.died(error)

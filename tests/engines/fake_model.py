@@ -1,6 +1,7 @@
 """A model that is a formula: its vocabulary, and logits that follow from seed, prompt and position. Pure."""
 
 import re
+from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -30,7 +31,7 @@ class FakeVocabulary:
     adds_bos = True
 
     def __init__(self) -> None:
-        self.pieces = [*(bytes([byte]) for byte in range(256)), *_NAMES.values()]
+        self.pieces: Sequence[bytes] = [*(bytes([byte]) for byte in range(256)), *_NAMES.values()]
 
     def tokenize(self, text: bytes, *, parse_special: bool) -> list[int]:
         """Token ids of UTF-8 text, without begin token."""

@@ -115,7 +115,6 @@ class BatchedEngine(LlamaEngine[Loop]):
             context = open_context(launch, model, context_parameters(widest), Context)
         except PunaError:
             self.vision.close()
-            model.close()
             raise
         layout = as_opened(layout, warnings)
         tokens = self._slot_context_tokens = min(

@@ -1,5 +1,6 @@
 """Contract of every engine with the server, and its reports. No engine is imported here."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -171,7 +172,7 @@ class TokenTable(Protocol):
     """Vocabulary data that the text side needs; safe in any thread."""
 
     size: int
-    pieces: list[bytes]
+    pieces: Sequence[bytes]
     control: frozenset[int]
     end_tokens: frozenset[int]
     bos: int
@@ -222,10 +223,13 @@ class Engine(Protocol):
         """Let so many threads compute from the next step on, at most `LoadedModel.threads_max`."""
 
     def stop(self) -> None:
-        """Drop every sequence, free the model and end the thread."""
+        """Drop every sequence and end the thread; the vocabulary remains."""
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end; whether it did."""
+
+    def close(self) -> None:
+        """Free the model, once its thread has ended and nothing reads its vocabulary. A process that ends need not."""
 
 
 NO_IMAGES = "this model does not support images"

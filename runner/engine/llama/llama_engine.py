@@ -78,7 +78,7 @@ class LlamaEngine(ABC, Generic[LoopT]):
         self._serving.use_threads(count)
 
     def stop(self) -> None:
-        """Abort the load, or drop every request and free the model."""
+        """Abort the load, or drop every request and end the thread."""
         self._stop_load.set()
         if self._loop is not None:
             self._loop.stop()
@@ -87,11 +87,18 @@ class LlamaEngine(ABC, Generic[LoopT]):
         """Wait for the engine thread to end."""
         return self._thread.join(timeout_s)
 
+    def close(self) -> None:
+        """Free the model. Streams are written for a while when the thread has ended, and still read its vocabulary."""
+        if self._model is not None:
+            self._model.close()
+            self._model = None
+
     def _run(self, listener: EngineListener) -> None:
         """Run the engine thread. Whatever escapes from serving is fatal: its state is unknown."""
         try:
             context = self._load(listener)
         except PunaError as error:
+            self.close()
             if not self._stop_load.is_set():  # the reason is of no interest any more
                 listener.load_failed(error)
             return
@@ -115,12 +122,10 @@ class LlamaEngine(ABC, Generic[LoopT]):
         return context
 
     def _close(self, context: Context) -> None:
-        """Free everything."""
+        """Free what computes."""
         assert self._threads is not None
         self._threads.close()
         context.close()
-        assert self._model is not None
-        self._model.close()
 
 
 def _load_weights(launch: Launch, listener: EngineListener, stop: threading.Event) -> Model:

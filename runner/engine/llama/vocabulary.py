@@ -1,7 +1,9 @@
 """The vocabulary of a loaded model: pieces, end tokens, text to token ids."""
 
 import ctypes
+from collections.abc import Sequence
 from itertools import compress, repeat
+from typing import Any
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
@@ -9,7 +11,40 @@ import numpy as np
 from runner.engine.bindings import library
 
 _ATTRIBUTE_UNKNOWN, _ATTRIBUTE_CONTROL = 1, 8  # llama_token_attr
-_PIECE_BYTES = 256
+_Piece = ctypes.c_char * 256
+
+
+class Pieces(Sequence[bytes]):
+    """The bytes of each token, which are read from the engine when they are first asked for.
+
+    All of a large vocabulary are a third of a second, which no load has to wait for.
+    """
+
+    def __init__(self, pointer: int, size: int) -> None:
+        """`pointer` is the llama_vocab of so many tokens."""
+        self._pointer = pointer
+        self._known: list[bytes | None] = [None] * size
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __getitem__(self, token_id: Any) -> Any:
+        """Return the bytes of one token."""
+        piece = self._known[token_id]
+        if piece is None:
+            piece = self._known[token_id] = self._read(token_id)
+        return piece
+
+    def _read(self, token_id: int) -> bytes:
+        if token_id < 0:  # the engine aborts
+            raise IndexError(token_id)
+        array = _Piece
+        while True:
+            buffer = array()
+            length = library.token_to_piece(self._pointer, token_id, buffer, len(buffer), 0, True)
+            if length >= 0:
+                return buffer.raw[:length]
+            array = ctypes.c_char * -length
 
 
 class Vocabulary:
@@ -19,9 +54,8 @@ class Vocabulary:
         """`pointer` is the llama_vocab of a model that outlives this object."""
         self._pointer = pointer
         self.size: int = llama.llama_vocab_n_tokens(pointer)
+        self.pieces: Sequence[bytes] = Pieces(pointer, self.size)
         ids, same = range(self.size), repeat(pointer)
-        # All at once, although few are ever needed: a stream may ask for one when the engine has freed its model.
-        self.pieces: list[bytes] = list(map(self._piece, ids, repeat(ctypes.create_string_buffer(_PIECE_BYTES))))
         hidden = map((_ATTRIBUTE_UNKNOWN | _ATTRIBUTE_CONTROL).__and__, map(library.token_attributes, same, ids))
         self.control: frozenset[int] = frozenset(compress(ids, hidden))
         self.end_tokens: frozenset[int] = frozenset(compress(ids, map(library.token_ends, same, ids)))
@@ -43,11 +77,6 @@ class Vocabulary:
     def detokenize(self, ids: list[int]) -> bytes:
         """Return the bytes of tokens, special ones included."""
         return b"".join(self.pieces[token_id] for token_id in ids)
-
-    def _piece(self, token_id: int, buffer: "ctypes.Array[ctypes.c_char]") -> bytes:
-        """Return the bytes of a token. The buffer is written over."""
-        length = library.token_to_piece(self._pointer, token_id, buffer, len(buffer), 0, True)
-        return buffer.raw[:length] if length >= 0 else self._piece(token_id, ctypes.create_string_buffer(-length))
 
     def _suppressed(self) -> list[int]:
         """Tokens that the model file says must never be sampled."""

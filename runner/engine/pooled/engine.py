@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import llama_cpp.llama_cpp as llama
 
-from common.errors import PunaError, UnsupportedCapability
+from common.errors import UnsupportedCapability
 from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
 from runner.core.layout.load_log import MemoryClass
@@ -105,18 +105,13 @@ class PooledLlamaEngine(LlamaEngine[PooledLoop]):
     def _open_context(self, launch: Launch, model: Model, layout: Layout) -> PooledContext:
         """Create the context and let it reserve all that it will ever need."""
         token_id = max(model.vocabulary.bos, 0)
-        parameters = pooled_context_parameters(layout, self._pooling)
+        context = open_context(launch, model, pooled_context_parameters(layout, self._pooling), PooledContext)
         try:
-            context = open_context(launch, model, parameters, PooledContext)
-            try:
-                context.reserve(token_id)
-            except MemoryError:
-                failure = launch_failure(launch, MemoryClass.GRAPH)
-                context.close()
-                raise failure from None
-        except PunaError:
-            model.close()
-            raise
+            context.reserve(token_id)
+        except MemoryError:
+            failure = launch_failure(launch, MemoryClass.GRAPH)
+            context.close()
+            raise failure from None
         if context.pooling is not Pooling.NONE:  # then there is nothing to read
             context.compute([[token_id]])
         context.forget()

@@ -169,4 +169,5 @@ def driven(engine: Engine) -> Iterator[Driver]:
     finally:
         engine.stop()
         assert engine.join(DEADLINE_S)
+        engine.close()
         assert listener.deaths == []

@@ -227,6 +227,7 @@ async def running(
     finally:
         engine.stop()
         assert await asyncio.to_thread(engine.join, DEADLINE_S)
+        engine.close()
         assert harness.deaths == []
 
 

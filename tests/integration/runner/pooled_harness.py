@@ -129,6 +129,7 @@ def pooled(
     finally:
         harness.engine.stop()
         assert harness.engine.join(DEADLINE_S)
+        harness.engine.close()
         assert harness.failure is None
 
 

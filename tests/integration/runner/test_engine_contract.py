@@ -305,6 +305,18 @@ def test_stopping_drops_what_runs_and_waits(kind: Kind, zoo: Zoo) -> None:
         assert [driver.listener.answers[one].freed for one in started] == [1] * 4
 
 
+def test_the_vocabulary_outlives_the_thread(kind: Kind, zoo: Zoo) -> None:
+    """Streams are written, and prompts read, for a while after it has ended."""
+    with driven(kind.create(zoo("dense"), layout())) as driver, driven(kind.create(zoo("dense"), layout())) as other:
+        driver.engine.stop()
+        assert driver.engine.join(60)
+        vocabulary, known = driver.engine.vocabulary, other.engine.vocabulary
+        assert [*vocabulary.pieces] == [*known.pieces]
+        assert vocabulary.tokenize(b"What is Puna?", parse_special=True) == known.tokenize(
+            b"What is Puna?", parse_special=True
+        )
+
+
 def test_a_pooled_engine_refuses_to_generate_and_computes_vectors(zoo: Zoo) -> None:
     engine = PooledLlamaEngine(ModelFiles(model=zoo("embed_mean")), layout(), Pooling.MEAN)
     with driven(engine):

@@ -1,13 +1,13 @@
-"""The tables of a vocabulary, against the engine itself."""
+"""The pieces of a vocabulary, against the engine itself."""
 
 import ctypes
 from collections.abc import Iterator
+from random import Random
 
 import llama_cpp.llama_cpp as llama
 import pytest
 
 from runner.engine.bindings.library import start_engine
-from runner.engine.llama import vocabulary as vocabulary_module
 from runner.engine.llama.vocabulary import Vocabulary
 from tests.integration.runner.conftest import Zoo
 
@@ -23,21 +23,24 @@ def pointer(zoo: Zoo) -> Iterator[int]:
     llama.llama_model_free(model)
 
 
-def test_tables_are_those_of_the_engine(pointer: int) -> None:
+def test_pieces_are_those_of_the_engine_in_whatever_order_they_are_asked_for(pointer: int) -> None:
     vocabulary = Vocabulary(pointer)
-    ids = range(llama.llama_vocab_n_tokens(pointer))
+    order = list(range(vocabulary.size))
+    Random(3).shuffle(order)
     buffer = ctypes.create_string_buffer(4096)
-    assert vocabulary.size == len(vocabulary.pieces) == len(ids)
-    for token_id in ids:
+    for token_id in order:
         length = llama.llama_token_to_piece(pointer, token_id, buffer, len(buffer), 0, True)
         assert vocabulary.pieces[token_id] == buffer.raw[:length]
-    assert vocabulary.control == {number for number in ids if llama.llama_vocab_get_attr(pointer, number) & 9}
-    assert vocabulary.end_tokens == {number for number in ids if llama.llama_vocab_is_eog(pointer, number)}
-    assert vocabulary.end_tokens <= vocabulary.control
+    assert list(vocabulary.pieces) == list(Vocabulary(pointer).pieces)
+    assert len(vocabulary.pieces) == vocabulary.size == llama.llama_vocab_n_tokens(pointer)
+    marked = {number for number in order if llama.llama_vocab_get_attr(pointer, number) & 9}
+    assert vocabulary.control == marked
+    assert vocabulary.end_tokens == {number for number in order if llama.llama_vocab_is_eog(pointer, number)}
+    assert vocabulary.end_tokens <= marked
 
 
-def test_a_piece_that_is_longer_than_the_buffer_is_whole(pointer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = Vocabulary(pointer).pieces
-    assert max(map(len, usual)) > 1
-    monkeypatch.setattr(vocabulary_module, "_PIECE_BYTES", 1)
-    assert Vocabulary(pointer).pieces == usual
+@pytest.mark.parametrize("past", [-1, 0])
+def test_a_token_that_does_not_exist_never_reaches_the_engine(pointer: int, past: int) -> None:
+    vocabulary = Vocabulary(pointer)
+    with pytest.raises(IndexError):
+        vocabulary.pieces[past if past < 0 else vocabulary.size]

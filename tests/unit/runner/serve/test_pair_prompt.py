@@ -1,6 +1,6 @@
 """A question and a document as tokens: as the model was trained where that is safe, piece by piece where it is not."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -17,7 +17,7 @@ class Letters:
 
     size = 258
     pair, special = 256, 257
-    pieces = [bytes([index]) for index in range(256)] + [b" a", b"<s>"]
+    pieces: Sequence[bytes] = [bytes([index]) for index in range(256)] + [b" a", b"<s>"]
     control = frozenset({special})
     end_tokens = frozenset({special})
     bos = special
