@@ -7,6 +7,7 @@ import socket
 import time
 
 import h11
+import httptools
 
 from tests.fuzz.answers import Answer
 from tests.fuzz.server_errors import is_documented
@@ -84,19 +85,24 @@ def send_raw(host: str, port: int, request: bytes) -> Answer:
 
 def _read_as_server(request: bytes) -> str | None:
     """The method of a request that is whole, or is wrong at once (empty); None: more would have to come."""
-    server, method = h11.Connection(h11.SERVER, max_incomplete_event_size=2**20), ""
+    message = _Message()
+    parser = httptools.HttpRequestParser(message)
     try:
-        server.receive_data(request)
-        while True:
-            match server.next_event():
-                case h11.NEED_DATA | h11.PAUSED:
-                    return None
-                case h11.Request() as head:
-                    method = head.method.decode()
-                case h11.EndOfMessage():
-                    return method
-    except h11.RemoteProtocolError:
-        return method
+        parser.feed_data(request)
+    except httptools.HttpParserUpgrade:
+        return None
+    except httptools.HttpParserError:
+        return parser.get_method().decode() if message.is_whole else ""
+    return parser.get_method().decode() if message.is_whole else None
+
+
+class _Message:
+    """What the parser calls."""
+
+    is_whole = False
+
+    def on_message_complete(self) -> None:
+        self.is_whole = True
 
 
 def _is_whole(answer: bytes, method: str | None) -> bool:
