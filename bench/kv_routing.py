@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.agent_trace import AgentRequest, agent_trace
 from bench.verdicts import Setup, Verdict, quantile
+from common.clock import NS_PER_S
 from common.closing import closing
 from common.spec.pace import RunnerPace
 from common.trust.roles import runner_peer
@@ -30,6 +31,7 @@ from tests.waiting import until
 K2_BAR, K4_BAR, K7_BAR = 0.1, 1.05, 0.99
 REPLICAS, SLOTS = 4, 2
 K4_ROUNDS = 5  # of a trace without tiers and one with them
+K4_ANSWER_TOKENS = 32  # states are saved between the steps of answers, not of prompts
 DISK_BYTES_PER_S = 50_000_000
 CGROUPS = Path("/sys/fs/cgroup/blkio")
 GIB = 2**30
@@ -72,15 +74,17 @@ class Replica:
             ),
         )
 
-    async def serve(self, prompt: str) -> Served:
-        """Return what a request took, to its first token."""
+    async def serve(self, prompt: str, *, answer_tokens: int = 1) -> Served:
+        """Return what a request took, to the first of so many tokens."""
         ids, pieces = self.engine.tokens(prompt), self.engine.engine.vocabulary.pieces
         names = SequenceNames([prompt.encode()], salt="", pieces=[pieces[one] for one in ids], inputs=len(ids))
         began_s = time.monotonic()
-        stream = self.engine.open(ids, names=names, max_tokens=1, ignore_eos=True)
+        stream = self.engine.open(ids, names=names, max_tokens=answer_tokens, ignore_eos=True)
         self.engine.streams.held.note(stream.id, names)
         answer: Answer = await self.engine.read(stream)
-        return Served(len(ids), answer.cached_tokens, time.monotonic() - began_s)
+        assert answer.end.times is not None
+        first_token_s = time.monotonic() - began_s - answer.end.times.generate_ns / NS_PER_S
+        return Served(len(ids), answer.cached_tokens, first_token_s)
 
 
 def waves(trace: list[AgentRequest], most: int) -> Iterator[list[AgentRequest]]:
@@ -142,7 +146,10 @@ async def measure_slow_disk(setup: Setup) -> list[Verdict]:
         return [Verdict("K4", f"not measured: {CGROUPS} cannot be written (root, blkio of cgroup v1)", None)]
     trace = agent_trace(4, bytes_max=setup.tokens * 2)[:60]
     state_bytes = await _state_bytes(setup)
-    options, without, kept = setup.options(slots=SLOTS), list[float](), list[float]()
+    # In sizes of a state: with more copies in the runner, or without room for one that waits for the disk, the disk
+    # gets nothing.
+    options = {**setup.options(slots=SLOTS), "copies_bytes_max": state_bytes}
+    without, kept = list[float](), list[float]()
     for turn in range(2 * K4_ROUNDS):
         if turn % 4 in (0, 3):  # in turns, forth and back: the speed of a machine drifts
             async with running(setup.model, **options) as engine:
@@ -150,7 +157,7 @@ async def measure_slow_disk(setup: Setup) -> list[Verdict]:
             continue
         directory = setup.directory / f"turn-{turn}"
         directory.mkdir()
-        states = open_node(directory, ram_bytes=2 * state_bytes, disk_bytes=4 * GIB)
+        states = open_node(directory, ram_bytes=4 * state_bytes, disk_bytes=4 * GIB)
         writing = asyncio.create_task(states.run())
         async with connected(states, directory, setup.model, **options) as engine:
             with throttled_disk(directory):
@@ -174,7 +181,7 @@ async def _first_tokens(engine: Harness, trace: list[AgentRequest], files: Path 
     for request in trace:
         if files is not None:
             _drop_cached(files)
-        seconds.append((await replica.serve(request.prompt)).first_token_s)
+        seconds.append((await replica.serve(request.prompt, answer_tokens=K4_ANSWER_TOKENS)).first_token_s)
     return seconds
 
 

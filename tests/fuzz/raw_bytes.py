@@ -97,7 +97,7 @@ def _read_as_server(request: bytes) -> str | None:
 
 
 class _Message:
-    """What the parser calls."""
+    """Callbacks of the parser."""
 
     is_whole = False
 
