@@ -24,8 +24,8 @@ from gateway.pressure.work import WORK, RequestWork, work_s
 # Of all header lines together; nor may more come of a body without a byte of its content.
 HEADER_BYTES_MAX = 16 * 1024
 # Requests behind the one that is being answered; those beyond them are not read, and the connection ends.
-PIPELINED_MAX = 64
-HEAD_INVALID = "no valid HTTP request"
+PIPELINED_MAX = 128
+HEAD_INVALID = "Invalid HTTP request received."
 HEAD_TOO_LARGE = f"the URL or the headers of the request exceed {HEADER_BYTES_MAX} bytes"
 _REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n"
@@ -128,7 +128,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._reject(_INVALID)
             return
         if self._silent_bytes > HEADER_BYTES_MAX:
-            self._reject(_TOO_LARGE)
+            self._reject(_TOO_LARGE if self._is_in_head else _INVALID)
             return
         cycle = self._answering
         if cycle is not None and cycle is not before and not cycle.more_body:

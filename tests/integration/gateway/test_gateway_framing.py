@@ -106,16 +106,18 @@ async def test_requests_on_one_connection_are_answered_in_order(cluster: Cluster
 
 
 @pytest.mark.parametrize(
-    "request_bytes",
+    ("request_bytes", "status"),
     [
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 600_000,
-        HEAD + b"Transfer-Encoding: chunked\r\n\r\n2;" + b"a" * 600_000,
-        HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"a" * 600_000,
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 600_000, b" 431 "),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n2;" + b"a" * 600_000, b" 400 "),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"a" * 600_000, b" 400 "),
     ],
     ids=["head", "extension of a chunk", "trailer"],
 )
-async def test_bytes_that_are_neither_head_nor_body_end_soon(cluster: Cluster, request_bytes: bytes) -> None:
-    assert b" 431 " in await answer_to(cluster, request_bytes)
+async def test_bytes_that_are_neither_head_nor_body_end_soon(
+    cluster: Cluster, request_bytes: bytes, status: bytes
+) -> None:
+    assert status in await answer_to(cluster, request_bytes)
 
 
 VERSION = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
