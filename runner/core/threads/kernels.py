@@ -6,7 +6,8 @@ from common.spec.layout import FlashAttention, Layout
 
 SPLIT_CELLS_MIN = 512
 _RECURRENT_PARTS = (".ssm_", ".shortconv", ".time_mix_")
-_WEIGHTS_PER_HEAD = (".attn_k_b.", ".attn_v_b.")  # of latent attention: a matrix for each head
+_SEVERAL_MATRICES = (".attn_k_b.", ".attn_v_b.", "altup_")  # of latent attention one for each head, of Gemma 3n
+_AMX_TYPES = frozenset({"f16", "q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k", "iq4_xs"})
 
 
 def lone_steps_round_by_threads(layout: Layout, *, cells: int) -> bool:
@@ -25,16 +26,15 @@ def lone_steps_round_by_threads(layout: Layout, *, cells: int) -> bool:
 
 
 def breaks_on_amx(tensor_types: Mapping[str, str]) -> bool:
-    """Return True if the engine's AMX kernels would read beyond this model's activations.
+    """Return True if the engine's AMX kernels would compute this model wrongly.
 
-    For weights in f16 they take byte offsets for offsets of values as soon as there is a third dimension: in recurrent
-    layers, which compute every sequence of a batch apart, and in latent attention, whose weights have one matrix for
-    each head. Source: ggml_backend_amx_mul_mat in llama.cpp.
+    They take byte offsets for offsets of values in products with a third dimension, and write sums beyond their place.
+    Recurrent layers, which compute every sequence of a batch apart, and weights of several matrices have one. Source:
+    ggml_backend_amx_mul_mat in llama.cpp.
 
     Args:
         tensor_types: ggml's name of each tensor's type, by the tensor's name.
     """
     recurrent = any(part in name for name in tensor_types for part in _RECURRENT_PARTS)
-    if recurrent and "f16" in tensor_types.values():
-        return True
-    return any(kind == "f16" and any(part in name for part in _WEIGHTS_PER_HEAD) for name, kind in tensor_types.items())
+    on_amx = (name for name, kind in tensor_types.items() if kind.lower() in _AMX_TYPES)
+    return any(recurrent or any(part in name for part in _SEVERAL_MATRICES) for name in on_amx)

@@ -1,6 +1,7 @@
 """Tiny models, built once per test session; what came of each is told at the end."""
 
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from runner.client import RunnerClient
 from tests.integration.runner.contract import Driver, driven
 from tests.integration.runner.engine_kinds import KINDS, Kind, layout
 from tools.model_zoo import ZOO, build
+from tools.model_zoo.catalogue import recipe_of
+from tools.model_zoo.recipe import WeightType
 
 Zoo = Callable[[str], Path]
 EVERY_MODEL = "B-153"  # tests with this behaviour compare one model with llama.cpp's own classes
@@ -20,6 +23,13 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
     """The file of a zoo model by its name."""
     directory = tmp_path_factory.mktemp("zoo")
     return lambda name: build(name, directory)
+
+
+@pytest.fixture(scope="session")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
+    """The file of a zoo model in Q8_0: with fused attention over less than 512 cells, inputs are computed alike."""
+    directory = tmp_path_factory.mktemp("quantized")
+    return lambda name: build(replace(recipe_of(name), name=f"{name}_q8", weights=WeightType.Q8_0), directory)
 
 
 @pytest.fixture(params=[False, True], ids=["a call each", "one call"])

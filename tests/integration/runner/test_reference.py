@@ -1,5 +1,6 @@
 """Our batches against llama-cpp-python's own `Llama` class, architecture by architecture."""
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +52,7 @@ AGREEMENTS = {
     # Where rounding decides between experts of equal weight, chunks of another size take another one.
     "moe": Agreement(batch=512),
     "swa": Agreement(),
-    # On CPUs with AMX the class computes f16 weights with kernels that batches of several sequences cannot use.
+    # On CPUs with AMX the class computes weights with kernels that batches of several sequences cannot use.
     "recurrent": Agreement(greedy_tolerance=0.01),
     "hybrid": Agreement(greedy_tolerance=0.01),
     "hybrid_rollback": Agreement(greedy_tolerance=0.01),
@@ -106,6 +107,18 @@ async def test_logits_of_prompts_that_share_batches_are_those_of_the_class(zoo: 
         rows = [engine.rows[stream.id][0] for stream in streams]
     for prompt, row in zip(prompts, rows, strict=True):
         assert_equals_cold(row, reference_logits(zoo(name), prompt), tolerance=agreement.tolerance)
+
+
+@pytest.mark.behaviour("B-22")
+@pytest.mark.parametrize("name", [name for name in AGREEMENTS if name.startswith(("recurrent", "hybrid"))])
+async def test_quantized_layers_that_recur_compute_each_sequence_of_a_batch_as_alone(quantized: Zoo, name: str) -> None:
+    rng = np.random.default_rng(7)
+    prompts = [rng.integers(300, 1000, size=length).tolist() for length in (5, 40, 150)]
+    async with running(quantized(name), slots=4, batch=256) as engine:
+        alone = [await engine.logits(prompt, cache_prompt=False) for prompt in prompts]
+        together = await asyncio.gather(*(engine.logits(prompt, cache_prompt=False) for prompt in prompts))
+    for row, expected in zip(together, alone, strict=True):
+        assert_equals_cold(row, expected)
 
 
 def layout() -> Layout:

@@ -3,9 +3,7 @@
 import asyncio
 import json
 import signal
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,7 @@ from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import GREEDY, Answer, Harness, running, stand_at
 from tests.integration.runner.oracle import Oracles
 from tests.integration.runner.processes import DEADLINE_S, ROOT, RunnerProcess, collect, greedy, started
-from tools.model_zoo import ZOO, build
-from tools.model_zoo.catalogue import recipe_of
-from tools.model_zoo.recipe import WeightType
+from tools.model_zoo import ZOO
 
 pytestmark = pytest.mark.behaviour("B-154")
 
@@ -46,15 +42,6 @@ FORM = {
     "required": ["description", "temperature", "precipitation"],
     "additionalProperties": False,
 }
-
-Quantized = Callable[[str], Path]
-
-
-@pytest.fixture(scope="session")
-def quantized(tmp_path_factory: pytest.TempPathFactory) -> Quantized:
-    """The file of a zoo model in Q8_0: with fused attention over less than 512 cells, inputs are computed alike."""
-    directory = tmp_path_factory.mktemp("quantized")
-    return lambda name: build(replace(recipe_of(name), name=f"{name}_q8", weights=WeightType.Q8_0), directory)
 
 
 def same(answer: Answer, expected: Answer) -> None:
@@ -87,7 +74,7 @@ def drafting(path: Path, oracles: Oracles, drafted: int = 3, **options: Any) -> 
 
 # A router of experts is F32, whose sums depend on the inputs of a call: see the next test.
 @pytest.mark.parametrize("name", [name for name in GENERATING if name != "moe"])
-async def test_answers_are_equal_at_any_acceptance(name: str, quantized: Quantized) -> None:
+async def test_answers_are_equal_at_any_acceptance(name: str, quantized: Zoo) -> None:
     oracles = Oracles()
     async with drafting(quantized(name), oracles, slots=2) as harness:
         for sampling in (GREEDY, SEEDED, PENALISED):
@@ -132,7 +119,7 @@ async def test_where_calls_round_differently_only_near_ties_are_decided_differen
                 break
 
 
-async def test_several_sequences_draft_together(quantized: Quantized) -> None:
+async def test_several_sequences_draft_together(quantized: Zoo) -> None:
     oracles = Oracles()
     async with drafting(quantized("dense"), oracles, slots=4) as harness:
         asked: dict[str, Any] = {"sampling": SEEDED, "max_tokens": TOKENS, "top_logprobs": 0}
@@ -148,7 +135,7 @@ async def test_several_sequences_draft_together(quantized: Quantized) -> None:
         assert max(report.batch_sequences for report in harness.reports) == 3
 
 
-async def test_a_window_keeps_what_a_rollback_needs(quantized: Quantized) -> None:
+async def test_a_window_keeps_what_a_rollback_needs(quantized: Zoo) -> None:
     oracles = Oracles()
     async with drafting(quantized("swa"), oracles, drafted=7, slots=2) as harness:
         asked: dict[str, Any] = {"max_tokens": 160, "top_logprobs": 0, "cache_prompt": False, "ignore_eos": True}
@@ -216,7 +203,7 @@ async def test_answers_are_equal_when_runners_are_killed_at_every_seventh_token(
     assert kills >= 3
 
 
-async def test_a_state_that_went_back_is_not_copied_for_another_slot(quantized: Quantized) -> None:
+async def test_a_state_that_went_back_is_not_copied_for_another_slot(quantized: Zoo) -> None:
     oracles = Oracles()
     async with drafting(quantized(GOES_BACK), oracles, slots=2) as harness:
         asked: dict[str, Any] = {"max_tokens": TOKENS, "ignore_eos": True}
@@ -232,7 +219,7 @@ async def test_a_state_that_went_back_is_not_copied_for_another_slot(quantized: 
         assert (await harness.read(second)).ids == plain.ids[20:]
 
 
-async def test_an_answer_whose_state_went_back_is_paused_and_goes_on(quantized: Quantized) -> None:
+async def test_an_answer_whose_state_went_back_is_paused_and_goes_on(quantized: Zoo) -> None:
     oracles = Oracles()
     async with drafting(quantized(GOES_BACK), oracles, slots=1) as harness:
         asked: dict[str, Any] = {"max_tokens": TOKENS, "ignore_eos": True, "cache_prompt": False}
@@ -248,7 +235,7 @@ async def test_an_answer_whose_state_went_back_is_paused_and_goes_on(quantized: 
         assert any(report.returned for report in harness.reports)
 
 
-async def test_constrained_answers_are_equal(quantized: Quantized) -> None:
+async def test_constrained_answers_are_equal(quantized: Zoo) -> None:
     oracles = Oracles()
     async with drafting(quantized("dense"), oracles, slots=2, repeats_max=0) as harness:
         grammar = constraints.grammar(LIST, harness.engine.vocabulary)
@@ -264,7 +251,7 @@ async def test_constrained_answers_are_equal(quantized: Quantized) -> None:
         assert 0 < accepted < drafted
 
 
-async def test_text_that_a_grammar_forces_is_drafted_and_changes_nothing(quantized: Quantized) -> None:
+async def test_text_that_a_grammar_forces_is_drafted_and_changes_nothing(quantized: Zoo) -> None:
     async with drafting(quantized("dense"), Oracles(), slots=2, repeats_max=0) as harness:
         grammar = constraints.schema(FORM, harness.engine.vocabulary)
         for sampling in (GREEDY, SEEDED, PENALISED):
@@ -281,7 +268,7 @@ async def test_text_that_a_grammar_forces_is_drafted_and_changes_nothing(quantiz
 
 
 @pytest.mark.parametrize("drafted", [1, 15])
-async def test_the_end_of_an_answer_leaves_nothing_behind_it(quantized: Quantized, drafted: int) -> None:
+async def test_the_end_of_an_answer_leaves_nothing_behind_it(quantized: Zoo, drafted: int) -> None:
     oracles = Oracles()
     async with drafting(quantized("dense"), oracles, drafted=drafted, slots=1) as harness:
         plain = await harness.ask(PROMPT, max_tokens=30, ignore_eos=True)
@@ -296,7 +283,7 @@ async def test_the_end_of_an_answer_leaves_nothing_behind_it(quantized: Quantize
         assert again.ids == plain.ids
 
 
-async def test_a_full_context_is_shifted_between_drafts(quantized: Quantized) -> None:
+async def test_a_full_context_is_shifted_between_drafts(quantized: Zoo) -> None:
     oracles = Oracles()
     async with drafting(quantized("dense"), oracles, drafted=7, slots=1, context=64) as harness:
         plain = await harness.ask(PROMPT, max_tokens=150, ignore_eos=True)
@@ -327,7 +314,7 @@ class Broken:
         raise ValueError("broken")
 
 
-async def test_a_drafter_that_fails_is_switched_off_and_the_answer_goes_on(quantized: Quantized) -> None:
+async def test_a_drafter_that_fails_is_switched_off_and_the_answer_goes_on(quantized: Zoo) -> None:
     async with running(
         quantized("dense"), slots=1, drafters=lambda _: [Broken()], flash_attention=FlashAttention.ON
     ) as harness:
@@ -337,7 +324,7 @@ async def test_a_drafter_that_fails_is_switched_off_and_the_answer_goes_on(quant
         assert sum(report.drafters_off for report in harness.reports) == 1
 
 
-async def test_logits_are_copied_for_drafted_tokens_too(quantized: Quantized) -> None:
+async def test_logits_are_copied_for_drafted_tokens_too(quantized: Zoo) -> None:
     oracles = Oracles()
     async with drafting(quantized("dense"), oracles, slots=1) as harness:
         asked: dict[str, Any] = {"max_tokens": 12, "top_logprobs": 0, "cache_prompt": False}
