@@ -71,9 +71,7 @@ def main() -> None:
                 engine, answer = _load(asked)
             case "unload":
                 assert engine is not None, "loaded before"
-                engine.stop()
-                answer = {"gone": engine.join(UNLOAD_TIMEOUT_S)}
-                engine = None
+                _unload(engine)
         answers.write(orjson.dumps(answer) + b"\n")
         answers.flush()
 
@@ -86,10 +84,16 @@ def _load(asked: dict[str, Any]) -> tuple[BatchedEngine | None, dict[str, Any]]:
     if not listener.over.wait(LOAD_TIMEOUT_S):
         return engine, {"why": f"no end of the load within {LOAD_TIMEOUT_S:g} s"}
     if listener.error is not None:
-        engine.stop()
-        engine.join(UNLOAD_TIMEOUT_S)
+        _unload(engine)
         return None, {"why": str(listener.error)}
     return engine, {"without": listener.draft_off_reason} if listener.draft_off_reason else {}
+
+
+def _unload(engine: BatchedEngine) -> None:
+    """Free the devices, unless the engine's thread does not end."""
+    engine.stop()
+    if engine.join(UNLOAD_TIMEOUT_S):
+        engine.close()
 
 
 def _files(asked: dict[str, Any]) -> ModelFiles:
