@@ -6,7 +6,8 @@ state that is never used again falls behind, however much it could save.
 Source: P. Cao, S. Irani, Cost-aware WWW proxy caching algorithms, 1997.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -59,18 +60,26 @@ class TierBudget:
         if held is not None:
             self.bytes_used -= held.size_bytes
 
+    def next_out(self, bytes_free: int) -> Iterator[str]:
+        """Yield what goes next, until tier and tenants' parts have room for the largest state and so many bytes."""
+        bytes_free = max(bytes_free, max((held.size_bytes for held in self._held.values()), default=0))
+        used = Counter[str | None]({None: self.bytes_used - self.bytes_max + self.tenant_bytes_max})
+        for held in self._held.values():
+            used[held.tenant] += held.size_bytes
+        for key, held in sorted(self._held.items(), key=lambda item: item[1].rank):
+            if max(used[None], used[held.tenant]) > self.tenant_bytes_max - bytes_free:
+                used.subtract({None: held.size_bytes, held.tenant: held.size_bytes})
+                yield key
+
     def _make_room(self, bytes_left: int, tenant: str | None) -> list[str]:
         """Remove the lowest ranks, of one tenant or of all, until at most so many bytes are left."""
-        used = sum(held.size_bytes for held in self._of(tenant))
+        used = sum(held.size_bytes for held in self._held.values() if tenant in {None, held.tenant})
         gone = []
         while used > bytes_left:
-            ranked = ((held.rank, key) for key, held in self._held.items() if tenant is None or held.tenant == tenant)
+            ranked = ((held.rank, key) for key, held in self._held.items() if tenant in {None, held.tenant})
             rank, key = min(ranked, key=lambda one: one[0])
             self._age = max(self._age, rank)
             used -= self._held[key].size_bytes
             self.remove(key)
             gone.append(key)
         return gone
-
-    def _of(self, tenant: str | None) -> Iterable[_Held]:
-        return (held for held in self._held.values() if tenant is None or held.tenant == tenant)

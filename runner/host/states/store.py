@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -35,7 +36,7 @@ SETTLED_S = 30.0
 LOOK_S = 5.0
 DISK_RETRY_S = 60.0  # after an error of the disk
 CLOSING_S = 20.0  # for writing what is in RAM only, when the host ends
-_LEAVING_SHARE = 0.25  # of the RAM tier: states that wait to be written and have no place in it
+_READY_SHARE = 0.25  # of the RAM tier: free, or taken by states that are on disk too and can go at once
 _RECENT_S = 600.0
 _ASSUMED_S = 0.001  # to compute an input, where that was not measured
 
@@ -63,8 +64,12 @@ class _Kept:
     descriptor: int | None  # None: on disk only
     entered_at_s: float
     written: bool = False
-    leaving: bool = False  # it has no place in RAM, and goes as soon as it is written
-    unwritable: bool = False  # too large for the disk tier
+    unwritable: bool = False  # too large for the disk tier, or it had to go there
+
+    @property
+    def is_to_write(self) -> bool:
+        """Return True if it is in RAM only, and the disk tier can take it."""
+        return self.descriptor is not None and not self.written and not self.unwritable
 
 
 class NodeStates:
@@ -87,10 +92,11 @@ class NodeStates:
         self._kept: dict[str, _Kept] = {}
         self._watchers: set[Watcher] = set()
         self._writing = asyncio.Lock()  # one file at a time: the disk is for models, too
+        self._being_written: _Kept | None = None  # which may leave RAM
         # Of files whose runners compute meanwhile: a digest and a copy of all that is written.
         self._writer: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "states-writer", give_way)
         self._disk_off_until_s = 0.0
-        self._leaving = asyncio.Event()  # some state has no place in RAM
+        self._entered = asyncio.Event()  # of a state, into RAM
 
     # -- what runners and others ask ----------------------------------------------------------------------------------
 
@@ -163,22 +169,17 @@ class NodeStates:
 
     def _enter_ram(self, kept: _Kept, descriptor: int) -> None:
         """Keep a state in RAM; it fits, by `_reason_against`."""
-        entry = kept.record.entry
-        dropped = self._ram.add(
-            kept.record.id, tenant=kept.record.salt, size_bytes=entry.size_bytes, saved_s=_worth_s(entry)
-        )
+        dropped = _add(self._ram, kept.record)
         assert dropped is not None, "its size was checked"
-        kept.descriptor, kept.entered_at_s, kept.leaving = descriptor, self._clock.now_s(), False
+        kept.descriptor, kept.entered_at_s = descriptor, self._clock.now_s()
         self._tell(kept)
         for name in dropped:
             self._leave_ram(name)
+        self._entered.set()
 
     async def get(self, domain: bytes, key: str) -> int | None:
         """Return the descriptor of a state for the caller to close; None: it is gone or damaged."""
-        wanted = next(
-            (kept for kept in self._of(domain) if kept.record.entry.key == key),
-            None,
-        )
+        wanted = self._kept.get(state_id(domain, key))
         if wanted is None:
             metrics.STATES_REFUSED.labels(reason="gone").inc()
             return None
@@ -205,15 +206,11 @@ class NodeStates:
 
     async def _opened(self, wanted: _Kept) -> int | None:
         """Return the descriptor of a state, for the caller to close; None: it is gone or damaged."""
-        record = wanted.record
-        if wanted.descriptor is None:
-            await self._bring_back(record)
-        kept = self._kept.get(record.id)
-        if kept is None or kept.descriptor is None:  # forgotten meanwhile
-            return None
-        self._ram.use(record.id)
-        self._disk_budget.use(record.id)
-        return os.dup(kept.descriptor)
+        descriptor = await self._bring_back(wanted) if wanted.descriptor is None else os.dup(wanted.descriptor)
+        if descriptor is not None:
+            self._ram.use(wanted.record.id)
+            self._disk_budget.use(wanted.record.id)
+        return descriptor
 
     async def forget(self, salt: str) -> tuple[int, int]:
         """Drop every state of a tenant; return how many there were, and their bytes.
@@ -259,23 +256,28 @@ class NodeStates:
                 await asyncio.to_thread(self._disk.remove, record.id)
                 continue
             self._kept[record.id] = _Kept(record=record, descriptor=None, written=True, entered_at_s=now_s)
-            gone = self._enter_disk(record)
+            gone = _add(self._disk_budget, record)
             for name in [record.id] if gone is None else gone:
                 await self._leave_disk(name)
         log.info("states.found", states=len(self._kept), bytes=self._disk_budget.bytes_used)
 
     async def run(self) -> None:
-        """Write states that have settled, and those that RAM has no place for; for ever."""
+        """Write states that have settled, and those that go next where RAM gets full; for ever."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
-                    await self._leaving.wait()
-            self._leaving.clear()
-            settled_before_s = self._clock.now_s() - SETTLED_S
-            ids = [i for i, kept in self._kept.items() if kept.leaving or kept.entered_at_s <= settled_before_s]
-            for name in sorted(ids, key=lambda name: not self._kept[name].leaving):
+                    await self._entered.wait()
+            self._entered.clear()
+            while (name := self._next_to_write()) is not None:
                 await self._write(name)
-                self._finish_leaving(name)
+
+    def _next_to_write(self) -> str | None:
+        if not self._takes_files:
+            return None
+        every = self._ram.next_out(self._ram.bytes_max)
+        settled = (name for name in every if self._clock.now_s() - self._kept[name].entered_at_s >= SETTLED_S)
+        next_out = self._ram.next_out(int(self._ram.bytes_max * _READY_SHARE))
+        return next((name for name in chain(next_out, settled) if self._kept[name].is_to_write), None)
 
     async def close(self) -> None:
         """Write what is in RAM only, as long as there is time, then let go of everything."""
@@ -300,48 +302,38 @@ class NodeStates:
             return "forgotten"
         return "too_large" if record.entry.size_bytes > self.state_bytes_max else ""
 
-    async def _bring_back(self, record: StateRecord) -> None:
-        """Read a state from disk into the RAM tier; it may be gone afterwards."""
+    async def _bring_back(self, wanted: _Kept) -> int | None:
+        """Read a state from disk, into the RAM tier too unless it takes the place of one that is not on disk yet."""
         assert self._disk is not None, "it is on disk"
+        record = wanted.record
+        if not wanted.written:
+            async with self._writing:
+                pass  # it was being written
         try:
             descriptor = await asyncio.to_thread(self._disk.read, record.id)
         except (OSError, BadStateFile) as error:
             log.warning("states.file_refused", id=record.id, text=str(error))
             metrics.STATES_REFUSED.labels(reason="damaged" if isinstance(error, BadStateFile) else "unreadable").inc()
             self._drop(record.id)
-            return
-        kept = self._kept.get(record.id)
-        if kept is None or kept.descriptor is not None or record.entry.size_bytes > self.state_bytes_max:
+            return None
+        if self._kept.get(record.id) is not wanted:  # forgotten meanwhile
             os.close(descriptor)
-            return
-        self._enter_ram(kept, descriptor)
+            return None
+        size = record.entry.size_bytes
+        displaced = (name for name in self._ram.next_out(size) if self._kept[name].is_to_write)
+        if wanted.descriptor is None and size <= self.state_bytes_max and not any(displaced):
+            self._enter_ram(wanted, os.dup(descriptor))
+        return descriptor
 
     def _leave_ram(self, name: str) -> None:
-        """Let a state go that has no place in RAM any more; one that is not on disk is written first, within limits."""
-        kept = self._kept.get(name)
-        if kept is None or kept.descriptor is None:
-            return
-        leaving = sum(other.record.entry.size_bytes for other in self._kept.values() if other.leaving)
-        can_wait = leaving + kept.record.entry.size_bytes <= self._ram.bytes_max * _LEAVING_SHARE
-        kept.leaving = not kept.written and self._takes_files and not kept.unwritable and can_wait
-        if kept.leaving:
-            self._leaving.set()
-        else:
-            self._let_go(name, kept)
-
-    def _finish_leaving(self, name: str) -> None:
-        kept = self._kept.get(name)
-        if kept is not None and kept.leaving:
-            self._let_go(name, kept)
-
-    def _let_go(self, name: str, kept: _Kept) -> None:
-        """Give the RAM of a state back."""
-        if not kept.written:
+        """Give back the RAM of a state that has no place in it any more."""
+        kept = self._kept[name]
+        assert kept.descriptor is not None, "it was in RAM"
+        if not kept.written and kept is not self._being_written:
             self._drop(name)
             return
-        assert kept.descriptor is not None, "it was in RAM"
         os.close(kept.descriptor)
-        kept.descriptor, kept.leaving = None, False
+        kept.descriptor = None
         self._tell(kept)
 
     @property
@@ -352,38 +344,35 @@ class NodeStates:
         """Write a state to disk unless it is there or too large."""
         async with self._writing:
             kept = self._kept.get(name)
-            if kept is None or kept.written or kept.unwritable or kept.descriptor is None or not self._takes_files:
+            if kept is None or kept.descriptor is None or not kept.is_to_write or not self._takes_files:
                 return
             assert self._disk is not None, "it takes files"
-            gone = self._enter_disk(kept.record)
+            gone = _add(self._disk_budget, kept.record)
             if gone is None:
                 kept.unwritable = True
                 return
-            for other in gone:
-                await self._leave_disk(other)
-            descriptor = os.dup(kept.descriptor)
+            descriptor, self._being_written = os.dup(kept.descriptor), kept
             try:
+                for other in gone:
+                    await self._leave_disk(other)
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._writer, self._disk.write, kept.record, descriptor)
                 kept.written = True
             except OSError as error:
                 self._disk_budget.remove(name)
                 self._turn_disk_off(error)
+                if name not in self._ram:
+                    self._drop(name)
             finally:
+                self._being_written = None
                 os.close(descriptor)
             if self._kept.get(name) is not kept:  # it went meanwhile
                 await asyncio.to_thread(self._disk.remove, name)
 
-    def _enter_disk(self, record: StateRecord) -> list[str] | None:
-        entry = record.entry
-        return self._disk_budget.add(
-            record.id, tenant=record.salt, size_bytes=entry.size_bytes, saved_s=_worth_s(entry)
-        )
-
     async def _leave_disk(self, name: str) -> None:
         kept = self._kept.get(name)
         if kept is not None:
-            kept.written = False
+            kept.written, kept.unwritable = False, True
             if kept.descriptor is None:
                 self._drop(name)
         if self._disk is not None:
@@ -427,8 +416,10 @@ def _rank(entry: StateEntry, links: Sequence[bytes]) -> tuple[int, int]:
     return common_inputs(entry, links), -entry.size_bytes
 
 
-def _worth_s(entry: StateEntry) -> float:
-    return entry.saved_s or entry.inputs * _ASSUMED_S
+def _add(budget: TierBudget, record: StateRecord) -> list[str] | None:
+    entry = record.entry
+    worth_s = entry.saved_s or entry.inputs * _ASSUMED_S
+    return budget.add(record.id, tenant=record.salt, size_bytes=entry.size_bytes, saved_s=worth_s)
 
 
 def _read_orders(path: Path) -> ForgetOrders:

@@ -106,16 +106,25 @@ async def test_a_state_is_saved_when_the_engine_stops_in_the_middle_of_an_answer
     await states.close()
 
 
-async def test_an_idle_slot_is_saved_to_its_last_token_when_the_engine_stops(zoo: Zoo, tmp_path: Path) -> None:
+@pytest.mark.parametrize("copy_s", [0.5, 2.0])
+async def test_an_idle_slot_is_saved_to_its_last_token_when_the_engine_stops_if_that_is_quicker(
+    zoo: Zoo, tmp_path: Path, copy_s: float
+) -> None:
     states, talk = open_node(tmp_path), ids(41, 300)
     async with connected(states, tmp_path, zoo("dense"), slots=1, context=1024) as engine:
         talk += (await engine.ask(talk, max_tokens=8, ignore_eos=True)).ids
         await saved(states)
+        before = len(talk)
         talk += ids(42, 20)  # less than a block: not saved while the engine runs
         talk += (await engine.ask(talk, max_tokens=8, ignore_eos=True)).ids
+        loop = engine.engine._loop
+        assert loop is not None
+        assert loop.states is not None
+        loop.states._copies.seconds = lambda size_bytes: copy_s  # type: ignore[method-assign]  # noqa: ARG005
+        loop.states._seconds = lambda tokens: 1.0  # type: ignore[method-assign]  # noqa: ARG005
     async with connected(states, tmp_path, zoo("dense"), slots=1, context=1024) as engine:
         answer = await engine.ask([*talk, *ids(43, 20)], max_tokens=2, ignore_eos=True)
-    assert answer.cached_tokens == len(talk) - 1
+    assert answer.cached_tokens == (len(talk) if copy_s < 1.0 else before) - 1
     await states.close()
 
 

@@ -53,3 +53,16 @@ def test_the_bounds_hold_over_random_use() -> None:
             del kept[other]
         assert tier.bytes_used == sum(size for _, size in kept.values()) <= 1000
         assert all(sum(size for one, size in kept.values() if one == tenant) <= 600 for tenant in "abc")
+
+
+def test_what_goes_next_is_named_until_one_more_state_has_room() -> None:
+    tier = budget(tenant=60)
+    for name, tenant in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+        tier.add(name, tenant=tenant, size_bytes=20, saved_s=20)
+    assert list(tier.next_out(10)) == []  # the tier has room for 40 more, and each part for 20
+    assert list(tier.next_out(25)) == ["a1"]
+    assert list(tier.next_out(60)) == ["a1", "a2", "b1"]
+    tier.use("a1")
+    assert list(tier.next_out(25)) == ["a2"]
+    tier.add("b2", tenant="b", size_bytes=40, saved_s=0.04)
+    assert list(tier.next_out(0)) == ["b2", "a2"]  # room for the largest, also in the part of its tenant
