@@ -5,13 +5,14 @@ that a hostile file costs neither memory nor more than a few seconds, and every 
 Source: the GGUF specification, versions 2 and 3, little-endian.
 """
 
-import itertools
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from mmap import mmap
 from typing import NamedTuple
+
+from runner.core.model.description import Scalar
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -65,10 +66,11 @@ ARCHITECTURE_KEY = b"general.architecture"
 TOKENS_KEY = b"tokenizer.ggml.tokens"
 
 _PRINTABLE = re.compile(rb"[\x20-\x7e]+")
-_UINT32, _STRING, _ARRAY = 4, 8, 9
-_TYPES = {6: "a float", 7: "a truth value", _STRING: "a text", 12: "a float"}
-_INTEGERS = {0: "B", 1: "b", 2: "H", 3: "h", _UINT32: "I", 5: "i", 10: "Q", 11: "q"}
-_SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, _UINT32: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+UINT32, INT32, STRING, _ARRAY = 4, 5, 8, 9
+_TYPES = {6: "a float", 7: "a truth value", STRING: "a text", 12: "a float"}
+_INTEGERS = {0: "B", 1: "b", 2: "H", 3: "h", UINT32: "I", INT32: "i", 10: "Q", 11: "q"}
+_SCALARS = {**_INTEGERS, 6: "f", 7: "?", 12: "d"}
+_SCALAR_BYTES = {kind: struct.calcsize(f"<{code}") for kind, code in _SCALARS.items()}
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -95,25 +97,38 @@ class BlockFormat:
     size_bytes: int
 
 
-class TextArray(NamedTuple):
-    """Place of the texts of an array."""
+class ValuePlace(NamedTuple):
+    """Place of a key's value, or of the items of an array."""
 
-    offset: int  # of the first
-    texts: int
+    kind: int
+    is_array: bool
+    items: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Tensor:
+class TensorEntry:
+    """A row of the tensor table."""
+
     name: str
-    row_offset: int  # of its row in the table
-    data_offset: int
+    kind: int
+    shape: Sequence[int]
+    row_offset: int  # in the file
+    data_offset: int  # behind the header
     size_bytes: int
 
 
-def check_gguf(data: memoryview, formats: Mapping[int, BlockFormat]) -> Mapping[bytes, TextArray]:
+class CheckedGguf(NamedTuple):
+    """Contents of a header."""
+
+    places: Mapping[bytes, ValuePlace]
+    tensors: Sequence[TensorEntry]
+
+
+def check_gguf(data: memoryview, formats: Mapping[int, BlockFormat]) -> CheckedGguf:
     """Walk through header, keys and tensor table, and compare the table with the file's size.
 
-    `formats` holds the tensor types that the engine knows, by their number. Returns the arrays of texts by their keys.
+    `formats` holds the tensor types that the engine knows, by their number.
 
     Raises:
         BadGguf: what is wrong, and where.
@@ -121,24 +136,26 @@ def check_gguf(data: memoryview, formats: Mapping[int, BlockFormat]) -> Mapping[
     cursor = _Cursor(data)
     tensor_count, keys = _read_keys(cursor)
     _check_numbers(keys)
-    tensors = [_read_tensor(cursor, formats, keys.alignment) for _ in range(tensor_count)]
+    tensors = [_read_tensor(cursor, formats) for _ in range(tensor_count)]
     _check_names(tensors)
     data_start = -(-cursor.offset // keys.alignment) * keys.alignment
-    _check_places(tensors, data_start, len(data))
-    return keys.texts
+    _check_places(tensors, data_start, keys.alignment, len(data))
+    return CheckedGguf(keys.places, tensors)
 
 
-def read_texts(content: bytes | mmap, array: TextArray) -> Iterator[bytes]:
-    """Yield the texts of an array of a checked file, each up to its first NUL, as the engine reads it.
-
-    The engine gives out one text a call, which takes three times as long.
-    """
-    unpack, offset = _U64.unpack_from, array.offset
-    for _ in range(array.texts):
+def read_texts(content: bytes | mmap, place: ValuePlace) -> Iterator[bytes]:
+    """Yield the texts at a place of a checked file, each up to its first NUL, as the engine reads it."""
+    unpack, offset = _U64.unpack_from, place.offset
+    for _ in range(place.items):
         start = offset + _U64.size
         offset = start + unpack(content, offset)[0]
         text = content[start:offset]
         yield text[: text.index(0)] if 0 in text else text
+
+
+def read_numbers(content: bytes | mmap, place: ValuePlace) -> tuple[Scalar, ...]:
+    """Return the numbers at a place of a checked file."""
+    return struct.unpack_from(f"<{place.items}{_SCALARS[place.kind]}", content, place.offset)
 
 
 def header_length(data: bytes) -> int | None:
@@ -174,7 +191,7 @@ def _check_numbers(keys: "_Keys") -> None:
         if fewer > 0 and each % fewer:
             raise BadGguf(f"{each} heads cannot share {fewer} heads of keys and values", shared_offset)
     recurrent = tuple(keys.architecture + prefix for prefix in RECURRENT_PREFIXES)
-    if heads and not any(heads) and not any(name.startswith(recurrent) for name in keys.seen):
+    if heads and not any(heads) and not any(name.startswith(recurrent) for name in keys.places):
         raise BadGguf(f"{keys.architecture.decode()}.attention.head_count is 0: no heads in any block", heads_offset)
     if not of(b".attention.key_length")[0]:
         for each, width in _pairs(heads, of(b".embedding_length")[0]):
@@ -191,7 +208,7 @@ def _pairs(one: Sequence[int], other: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(one, other, strict=False))
 
 
-def _check_names(tensors: list[_Tensor]) -> None:
+def _check_names(tensors: list[TensorEntry]) -> None:
     """Check that no name is there twice: readers would take different ones of the two."""
     seen: set[str] = set()
     for tensor in tensors:
@@ -200,19 +217,20 @@ def _check_names(tensors: list[_Tensor]) -> None:
         seen.add(tensor.name)
 
 
-def _check_places(tensors: list[_Tensor], data_start: int, file_bytes: int) -> None:
-    """No tensor lies beyond the end of the file, and no two share a byte."""
+def _check_places(tensors: list[TensorEntry], data_start: int, alignment: int, file_bytes: int) -> None:
+    """Each tensor lies behind the one before, as the engine demands, and none beyond the end of the file."""
+    expected = 0
     for tensor in tensors:
-        end = data_start + tensor.data_offset + tensor.size_bytes
+        if tensor.data_offset != expected:
+            text = f"tensor {tensor.name!r} begins {tensor.data_offset} bytes behind the header, not {expected}"
+            raise BadGguf(text, tensor.row_offset)
+        end = data_start + expected + tensor.size_bytes
         if end > file_bytes:
             raise BadGguf(
                 f"{TRUNCATED}: tensor {tensor.name!r} ends at byte {end}, the file has only {file_bytes} bytes",
                 file_bytes,
             )
-    ordered = sorted(tensors, key=lambda tensor: tensor.data_offset)
-    for before, after in itertools.pairwise(ordered):
-        if before.data_offset + before.size_bytes > after.data_offset:
-            raise BadGguf(f"tensors {before.name!r} and {after.name!r} overlap", data_start + after.data_offset)
+        expected += -(-tensor.size_bytes // alignment) * alignment
 
 
 @dataclass(slots=True)
@@ -222,8 +240,7 @@ class _Keys:
     alignment: int = ALIGNMENT_DEFAULT
     architecture: bytes = b""
     numbers: dict[bytes, tuple[Sequence[int], int]] = field(default_factory=dict)
-    seen: set[bytes] = field(default_factory=set)
-    texts: dict[bytes, TextArray] = field(default_factory=dict)
+    places: dict[bytes, ValuePlace] = field(default_factory=dict)
 
 
 class _Cursor:
@@ -321,37 +338,34 @@ def _read_key(cursor: _Cursor, keys: _Keys) -> None:
     name = cursor.string(NAME_BYTES_MAX, "key name")
     if not _PRINTABLE.fullmatch(name):
         raise BadGguf(f"key {name[:64]!r} is no name of printable ASCII characters", at)
-    if name in keys.seen:
+    if name in keys.places:
         raise BadGguf(f"key {name[:64]!r} is there twice", at)
-    keys.seen.add(name)
-    start = cursor.offset
-    kind = cursor.u32()
+    start, kind, count = cursor.offset, cursor.u32(), 1
+    is_array = kind == _ARRAY
+    if is_array:
+        kind, count = cursor.u32(), cursor.u64()
+    keys.places[name] = place = ValuePlace(kind, is_array, count, cursor.offset)
     if name == ALIGNMENT_KEY:
-        value = cursor.u32() if kind == _UINT32 else 0
+        value = cursor.u32() if kind == UINT32 and not is_array else 0
         if value == 0 or value & (value - 1) or value > ALIGNMENT_MAX:
             raise BadGguf(f"{ALIGNMENT_KEY.decode()} must be a power of two in 32 bits, at most {ALIGNMENT_MAX}", start)
         keys.alignment = value
     elif name.endswith(ENDINGS):
-        keys.numbers[name] = _read_count(cursor, name, kind), start
-    elif kind in _SCALAR_BYTES:
-        cursor.take(_SCALAR_BYTES[kind])
-    elif kind == _STRING:
+        keys.numbers[name] = _read_count(cursor, name, place, start + 4), start
+    elif is_array or kind in _SCALAR_BYTES:
+        _skip_values(cursor, name, place, start + 4)
+    elif kind == STRING:
         is_template = name == TEMPLATE_KEY or name.startswith(TEMPLATE_KEY + b".")
         text = cursor.string(TEMPLATE_BYTES_MAX if is_template else STRING_BYTES_MAX, "string")
         if name == ARCHITECTURE_KEY:
             keys.architecture = text
-    elif kind == _ARRAY:
-        _read_array(cursor, name, keys)
     else:
         raise BadGguf(f"key {name[:64]!r} has the unknown type {kind}", start)
 
 
-def _read_count(cursor: _Cursor, name: bytes, kind: int) -> Sequence[int]:
+def _read_count(cursor: _Cursor, name: bytes, place: ValuePlace, start: int) -> Sequence[int]:
     """Read a whole number in its range, or one for each block."""
-    start = cursor.offset
-    what, count = f"key {name[:64]!r}", 1
-    if kind == _ARRAY:
-        kind, count = cursor.u32(), cursor.u64()
+    what, kind, count = f"key {name[:64]!r}", place.kind, place.items
     if kind not in _INTEGERS:
         raise BadGguf(f"{what} must be a whole number, not {_TYPES.get(kind, f'type {kind}')}", start)
     if count > BLOCKS_MAX:
@@ -364,21 +378,17 @@ def _read_count(cursor: _Cursor, name: bytes, kind: int) -> Sequence[int]:
     return values
 
 
-def _read_array(cursor: _Cursor, name: bytes, keys: _Keys) -> None:
-    """Skip an array, and note where its texts are."""
-    start = cursor.offset
-    kind, count = cursor.u32(), cursor.u64()
-    if count > ARRAY_ELEMENTS_MAX:
-        raise BadGguf(f"array of {count} elements, at most {ARRAY_ELEMENTS_MAX} are allowed", start)
-    if kind == _STRING:
-        cursor.work(count * TOKEN_WORK if name == TOKENS_KEY else 0)
-        keys.texts[name] = TextArray(cursor.offset, count)
-        cursor.skip_strings(count)
-    elif kind in _SCALAR_BYTES:
-        cursor.work(count // NUMBERS_PER_WORK)
-        cursor.take(count * _SCALAR_BYTES[kind])
+def _skip_values(cursor: _Cursor, name: bytes, place: ValuePlace, start: int) -> None:
+    if place.items > ARRAY_ELEMENTS_MAX:
+        raise BadGguf(f"array of {place.items} elements, at most {ARRAY_ELEMENTS_MAX} are allowed", start)
+    if place.kind == STRING:
+        cursor.work(place.items * TOKEN_WORK if name == TOKENS_KEY else 0)
+        cursor.skip_strings(place.items)
+    elif place.kind in _SCALAR_BYTES:
+        cursor.work(place.items // NUMBERS_PER_WORK)
+        cursor.take(place.items * _SCALAR_BYTES[place.kind])
     else:
-        raise BadGguf(f"array of the unknown or nested type {kind}", start)
+        raise BadGguf(f"array of the unknown or nested type {place.kind}", start)
 
 
 def _read_row(cursor: _Cursor) -> tuple[str, list[int], int, int]:
@@ -396,7 +406,7 @@ def _read_row(cursor: _Cursor) -> tuple[str, list[int], int, int]:
     return name, shape, cursor.u32(), cursor.u64()
 
 
-def _read_tensor(cursor: _Cursor, formats: Mapping[int, BlockFormat], alignment: int) -> _Tensor:
+def _read_tensor(cursor: _Cursor, formats: Mapping[int, BlockFormat]) -> TensorEntry:
     start = cursor.offset
     name, shape, kind, data_offset = _read_row(cursor)
     block = formats.get(kind)
@@ -409,7 +419,7 @@ def _read_tensor(cursor: _Cursor, formats: Mapping[int, BlockFormat], alignment:
             raise BadGguf(f"tensor {name!r} has the impossible shape {shape}", start)
     if shape and shape[0] % block.elements:
         raise BadGguf(f"tensor {name!r}: rows of {shape[0]} are no multiple of {block.elements}", start)
-    if data_offset % alignment:
-        raise BadGguf(f"tensor {name!r} is not aligned to {alignment} bytes", start)
     size_bytes = element_count // block.elements * block.size_bytes
-    return _Tensor(name=name, row_offset=start, data_offset=data_offset, size_bytes=size_bytes)
+    return TensorEntry(
+        name=name, kind=kind, shape=shape, row_offset=start, data_offset=data_offset, size_bytes=size_bytes
+    )

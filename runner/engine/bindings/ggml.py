@@ -6,7 +6,7 @@ with a device registry of its own, whose pointers mean nothing to libllama.
 
 import ctypes
 from collections.abc import Callable
-from ctypes import POINTER, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_bool, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
 import llama_cpp.llama_cpp as llama
@@ -105,45 +105,3 @@ TYPE_COUNT: int = llama.GGML_TYPE_COUNT
 type_name = bind("ggml_type_name", c_char_p, c_int)
 type_size_bytes = bind("ggml_type_size", c_size_t, c_int)
 type_block_elements = bind("ggml_blck_size", c_int64, c_int)
-
-
-class GgufInitParams(ctypes.Structure):
-    """struct gguf_init_params."""
-
-    _fields_ = [("no_alloc", c_bool), ("ctx", c_void_p)]
-
-
-gguf_init_from_file = bind("gguf_init_from_file", c_void_p, c_char_p, GgufInitParams)
-gguf_free = bind("gguf_free", None, c_void_p)
-gguf_key_count = bind("gguf_get_n_kv", c_int64, c_void_p)
-gguf_key = bind("gguf_get_key", c_char_p, c_void_p, c_int64)
-gguf_value_type = bind("gguf_get_kv_type", c_int, c_void_p, c_int64)
-gguf_array_type = bind("gguf_get_arr_type", c_int, c_void_p, c_int64)
-gguf_array_count = bind("gguf_get_arr_n", c_size_t, c_void_p, c_int64)
-gguf_array_data = bind("gguf_get_arr_data", c_void_p, c_void_p, c_int64)
-gguf_tensor_count = bind("gguf_get_n_tensors", c_int64, c_void_p)
-gguf_tensor_name = bind("gguf_get_tensor_name", c_char_p, c_void_p, c_int64)
-gguf_tensor_type = bind("gguf_get_tensor_type", c_int, c_void_p, c_int64)
-gguf_tensor_size_bytes = bind("gguf_get_tensor_size", c_size_t, c_void_p, c_int64)
-gguf_tensor_shape = bind("gguf_get_tensor_ne", POINTER(c_int64), c_void_p, c_int64)
-
-# gguf_type -> its name in functions, and the element's C type; strings (8) and arrays (9) are read by other functions.
-GGUF_STRING, GGUF_ARRAY = 8, 9
-_GGUF_SCALARS: dict[int, tuple[str, Any]] = {
-    0: ("u8", ctypes.c_uint8),
-    1: ("i8", ctypes.c_int8),
-    2: ("u16", ctypes.c_uint16),
-    3: ("i16", ctypes.c_int16),
-    4: ("u32", c_uint32),
-    5: ("i32", ctypes.c_int32),
-    6: ("f32", c_float),
-    7: ("bool", c_bool),
-    10: ("u64", c_uint64),
-    11: ("i64", c_int64),
-    12: ("f64", c_double),
-}
-GGUF_SCALARS: dict[int, Any] = {kind: element for kind, (_, element) in _GGUF_SCALARS.items()}
-gguf_value_string = bind("gguf_get_val_str", c_char_p, c_void_p, c_int64)
-gguf_scalar_readers: dict[int, Function] = {
-    kind: bind(f"gguf_get_val_{name}", element, c_void_p, c_int64) for kind, (name, element) in _GGUF_SCALARS.items()
-}
