@@ -54,9 +54,9 @@ def model_parameters(layout: Layout, device_pointers: Mapping[str, int], *, rear
     struct.main_gpu = layout.main_device
     struct.use_extra_bufts = rearranges
     struct.load_mode = {None: _LOAD_MODE_AUTO, True: _LOAD_MODE_MMAP, False: _LOAD_MODE_NONE}[layout.use_mmap]
+    # Of one device, too: without shares llama.cpp divides by the sum of free bytes, and fails where it is 0.
     split = (ctypes.c_float * llama.llama_max_devices())(*layers)
-    if len(layers) > 1:
-        struct.tensor_split = split
+    struct.tensor_split = split
     overrides = _host_overrides(layout)
     struct.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p)
     return ModelParameters(struct, (devices, split, overrides))

@@ -52,6 +52,15 @@ def cap_mib(size: cluster_pb2.DeviceMemory, lacking: str) -> float:
     return (before + parts[lacking] / 2) / MIB
 
 
+def test_a_model_is_counted_on_a_device_without_a_free_byte(zoo: Zoo) -> None:
+    files = ModelFiles(model=zoo("dense"))
+    with limited_device(mib=256) as device:
+        layout = spread((device,), (9,))
+        expected = measure(files, layout).devices
+        device.take()
+        assert measure(files, layout).devices == expected
+
+
 @pytest.mark.behaviour("B-61", "B-67", "B-68")
 @pytest.mark.parametrize("lacking", CLASSES)
 def test_the_check_finds_what_does_not_fit_and_leaves_nothing_behind(zoo: Zoo, lacking: str) -> None:
