@@ -221,15 +221,15 @@ def _check_places(tensors: list[TensorEntry], data_start: int, alignment: int, f
     """Each tensor lies behind the one before, as the engine demands, and none beyond the end of the file."""
     expected = 0
     for tensor in tensors:
-        if tensor.data_offset != expected:
-            text = f"tensor {tensor.name!r} begins {tensor.data_offset} bytes behind the header, not {expected}"
-            raise BadGguf(text, tensor.row_offset)
-        end = data_start + expected + tensor.size_bytes
+        end = data_start + tensor.data_offset + tensor.size_bytes
         if end > file_bytes:
             raise BadGguf(
                 f"{TRUNCATED}: tensor {tensor.name!r} ends at byte {end}, the file has only {file_bytes} bytes",
                 file_bytes,
             )
+        if tensor.data_offset != expected:
+            text = f"tensor {tensor.name!r} begins {tensor.data_offset} bytes behind the header, not {expected}"
+            raise BadGguf(text, tensor.row_offset)
         expected += -(-tensor.size_bytes // alignment) * alignment
 
 

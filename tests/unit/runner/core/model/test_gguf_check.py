@@ -125,7 +125,7 @@ def test_a_tensor_beyond_the_end_is_named_with_its_last_byte() -> None:
         ({"tensors": [tensor(b"a", [0])]}, "impossible shape"),
         ({"tensors": [tensor(b"a", [1], kind=4)]}, "unknown type 4"),
         ({"tensors": [tensor(b"a", [33], kind=8)]}, "no multiple of 32"),
-        ({"tensors": [tensor(b"a", [1], offset=7)]}, "7 bytes behind the header, not 0"),
+        ({"tensors": [tensor(b"a", [1], offset=7)], "data": bytes(64)}, "7 bytes behind the header, not 0"),
     ],
 )
 def test_hostile_headers_are_refused(change: dict[str, object], words: str) -> None:
