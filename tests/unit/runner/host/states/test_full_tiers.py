@@ -107,7 +107,7 @@ async def test_a_state_that_leaves_ram_while_it_is_written_is_read_behind_that(t
         disk.goes_on.clear()
         (first, data), second = states_of(2)
         put(store, first, data)
-        await asyncio.to_thread(disk.begun.wait, 30)
+        assert await asyncio.to_thread(disk.begun.wait, 30)
         put(store, *second)
         assert store.sizes()[0].states == 1
         reading = asyncio.create_task(store.get(first.domain, first.entry.key))
