@@ -125,6 +125,14 @@ class ModelUnavailable(PunaError, reason="model_unavailable"):
     """No replica and none can be loaded now."""
 
 
+class NotLeading(PunaError, reason="not_leading"):
+    """This scheduler does not lead. The caller's move: ask the others, and again until one leads."""
+
+
+class StoreUnreachable(PunaError, reason="store_unreachable"):
+    """No scheduler can lead while the state store is away."""
+
+
 class ModelLoading(PunaError, reason="model_loading"):
     """The replica is still loading."""
 
@@ -226,6 +234,8 @@ def exhaustion(error: Exception) -> PunaError | None:
 # OpenAI's code is the reason, but for these.
 _OPENAI_CODES = {
     "embeddings_unsupported": "unsupported_capability",
+    "not_leading": "model_unavailable",
+    "store_unreachable": "model_unavailable",
     "stale_fence": "model_unavailable",
     "placement_mismatch": "model_unavailable",
     "device_memory_exhausted": "insufficient_memory",
@@ -269,6 +279,8 @@ ERROR_TABLE: dict[str, ErrorRow] = dict(
         _row("rate_limit_exceeded", _S.RESOURCE_EXHAUSTED, _LIMITED, _LIMITED, 429, Retry.LATER),
         _row("queue_full", _S.RESOURCE_EXHAUSTED, _LIMITED, _OVERLOADED, 503, Retry.LATER),
         _row("model_unavailable", _S.UNAVAILABLE, _AWAY, _OVERLOADED, 503, Retry.LATER),
+        _row("not_leading", _S.UNAVAILABLE, _AWAY, _OVERLOADED, 503, Retry.LATER),
+        _row("store_unreachable", _S.UNAVAILABLE, _AWAY, _OVERLOADED, 503, Retry.LATER),
         _row("model_loading", _S.UNAVAILABLE, _AWAY, _OVERLOADED, 503, Retry.LATER),
         _row("shutting_down", _S.UNAVAILABLE, _AWAY, _OVERLOADED, 503, Retry.LATER),
         _row("audit_unavailable", _S.UNAVAILABLE, _AWAY, _OVERLOADED, 503, Retry.LATER),

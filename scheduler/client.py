@@ -1,7 +1,6 @@
 """Client of the scheduler for gateways and the command line: any of several addresses, domain errors only."""
 
 import asyncio
-import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -13,6 +12,7 @@ from common.grpc.watch import watch
 from common.model_details import KeptDetails
 from common.telemetry.logs import get_logger
 from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
+from scheduler.leader_search import ELSEWHERE, LEADER_WAIT_S, LeaderSearch, for_clients
 from scheduler.pulse import Pulse
 
 if TYPE_CHECKING:
@@ -28,20 +28,22 @@ Response = TypeVar("Response")
 CALL_TIMEOUT_S = 5.0
 # A test of a device has 30 s, and may wait for the one before it.
 CLEAR_TIMEOUT_S = 70.0
-_RETRY_AFTER_S = 5.0
+_SILENT = f"{UNREACHABLE}: it does not answer"
 
 
 class SchedulerClient:
     """Commands go to the scheduler that leads: the others refuse, and then the next address is tried.
 
-    Errors do not name the addresses: they reach clients of the gateway.
+    While one is expected to lead, it is waited for; then, or where it cannot write a command down, calls raise
+    ModelUnavailable. Errors name no address: they reach clients of the gateway.
     """
 
-    def __init__(self, addresses: str) -> None:
+    def __init__(self, addresses: str, *, leader_wait_s: float = LEADER_WAIT_S) -> None:
         """`addresses`: one, or several with commas between them; a name may stand for several, too.
 
         Channels connect when first used.
         """
+        self._leader_wait_s = leader_wait_s
         self._channels = Channels(addresses, peer="scheduler")
         self._pulses: dict[aio.Channel, Pulse] = {}
         self._preferred = 0
@@ -64,24 +66,29 @@ class SchedulerClient:
     ) -> AsyncIterator[scheduler_pb2.EnsureModelEvent]:
         """Have a replica of a model; the last event is `ready`. Leaving the iteration aborts no load.
 
+        A load whose scheduler stops leading goes on with the next one; a move, which may have happened, ends.
+
         Raises:
             ModelNotFound, BadModelFile, InsufficientMemory: it will not work.
             ModelUnavailable, QueueFull: not now; try again after `retry_after_s`.
         """
-        for attempt in itertools.count():
-            call, heard = None, False
+        search, heard = LeaderSearch(self._leader_wait_s), False
+        while True:
+            call = None
             try:
                 stub, pulse = await self._stub()
                 call = stub.EnsureModel(request, metadata=call_metadata())
                 events = received(call)
                 event = await self._while_alive(anext(events, None), pulse)
                 while event is not None:
-                    heard = True
+                    search, heard = LeaderSearch(self._leader_wait_s), True
                     yield event
                     event = await anext(events, None)
-            except ModelUnavailable as error:
-                if heard or not self._try_next(attempt):
-                    raise _for_clients(error) from error
+            except ELSEWHERE as error:
+                if heard and request.move_to:
+                    raise for_clients(error) from error
+                self._preferred += 1
+                await search.go_on(error, addresses=len(self._pulses))
             else:
                 return
             finally:
@@ -120,7 +127,6 @@ class SchedulerClient:
 
         Raises:
             ModelNotFound: there is no such model.
-            ModelUnavailable: no scheduler leads now.
         """
         request = scheduler_pb2.UnloadModelRequest(model_name=name)
         return (await self._ask(lambda stub: stub.UnloadModel, request)).replicas
@@ -135,12 +141,11 @@ class SchedulerClient:
 
         Raises:
             InvalidRequest: a constraint that contradicts another one, matches nothing, or is set in the file.
-            ModelUnavailable: no scheduler leads now, or it cannot be written down.
         """
         return await self._ask(lambda stub: stub.PutConstraints, scheduler_pb2.PutConstraintsRequest(model=model))
 
     async def remove_constraints(self, name: str) -> bool:
-        """Forget what is wanted of a model; whether something was set. Raises as `put_constraints`."""
+        """Forget what is wanted of a model; whether something was set. Raises InvalidRequest as `put_constraints`."""
         request = scheduler_pb2.RemoveConstraintsRequest(model_name=name)
         return (await self._ask(lambda stub: stub.RemoveConstraints, request)).was_set
 
@@ -149,7 +154,6 @@ class SchedulerClient:
 
         Raises:
             ModelNotFound, BadModelFile, InvalidRequest: there is nothing to explain.
-            ModelUnavailable: no scheduler leads now.
         """
         return await self._ask(lambda stub: stub.Explain, request, timeout_s=CALL_TIMEOUT_S + request.wait_ms / 1000)
 
@@ -159,7 +163,7 @@ class SchedulerClient:
         Raises:
             DeviceNotFound: no node has it.
             InvalidRequest: several nodes have one of this name.
-            ModelUnavailable: no scheduler leads now, or its host does not answer.
+            ModelUnavailable: its host does not answer, too.
         """
         request = scheduler_pb2.ClearDeviceRequest(device=device)
         return await self._ask(lambda stub: stub.ClearDevice, request, timeout_s=CLEAR_TIMEOUT_S)
@@ -169,7 +173,6 @@ class SchedulerClient:
 
         Raises:
             InvalidRequest: no node has this id.
-            ModelUnavailable: no scheduler leads now, or it cannot be written down.
         """
         budget_ms = None if budget_s is None else round(budget_s * 1000)
         request = scheduler_pb2.DrainRequest(node_id=node_id, budget_ms=budget_ms)
@@ -185,7 +188,6 @@ class SchedulerClient:
         Raises:
             NodeNotFound: no node of this id is registered, and it may not be absent.
             InvalidRequest: the node shows no certificate.
-            ModelUnavailable: no scheduler leads now, or it cannot be written down.
         """
         request = scheduler_pb2.RemoveNodeRequest(node_id=node_id, may_be_absent=may_be_absent)
         return (await self._ask(lambda stub: stub.RemoveNode, request)).replicas
@@ -196,13 +198,12 @@ class SchedulerClient:
         Raises:
             InvalidRequest: it would not lead to a model.
             ModelNotFound: no node has the model.
-            ModelUnavailable: no scheduler leads now, or it cannot be written down.
         """
         request = scheduler_pb2.PutAliasRequest(alias=scheduler_pb2.Alias(name=name, target=target))
         return await self._ask(lambda stub: stub.PutAlias, request)
 
     async def remove_alias(self, name: str) -> bool:
-        """Forget a second name; whether there was one. Raises ModelUnavailable as `put_alias`."""
+        """Forget a second name; whether there was one."""
         return (await self._ask(lambda stub: stub.RemoveAlias, scheduler_pb2.RemoveAliasRequest(name=name))).was_set
 
     async def report_queues(self, request: scheduler_pb2.ReportQueuesRequest) -> None:
@@ -229,14 +230,14 @@ class SchedulerClient:
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> Response:
         """Make one call. Where a scheduler is away, or refuses because it does not lead, the next address is tried."""
-        for attempt in itertools.count():
+        search = LeaderSearch(self._leader_wait_s)
+        while True:
             try:
                 stub, pulse = await self._stub()
                 return await self._while_alive(ask(method(stub), request, timeout_s=timeout_s), pulse)
-            except ModelUnavailable as error:
-                if not self._try_next(attempt):
-                    raise _for_clients(error) from error
-        raise AssertionError("counting never ends")
+            except ELSEWHERE as error:
+                self._preferred += 1
+                await search.go_on(error, addresses=len(self._pulses))
 
     async def _while_alive(self, work: Awaitable[Response], pulse: Pulse) -> Response:
         """Wait for a scheduler as long as its event loop runs.
@@ -248,7 +249,7 @@ class SchedulerClient:
         try:
             await asyncio.wait({task, silence}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                raise _silent()
+                raise ModelUnavailable(_SILENT)
             return task.result()
         finally:
             task.cancel()
@@ -268,22 +269,5 @@ class SchedulerClient:
                 self._pulses[channel] = Pulse(channel)
         chosen = channels[self._preferred % len(channels)]
         if self._pulses[chosen].is_silent:
-            raise _silent()
+            raise ModelUnavailable(_SILENT)
         return scheduler_pb2_grpc.SchedulerStub(chosen), self._pulses[chosen]
-
-    def _try_next(self, attempt: int) -> bool:
-        """Switch to the next address; False: all were tried."""
-        self._preferred += 1
-        return attempt + 1 < len(self._pulses)
-
-
-def _silent() -> ModelUnavailable:
-    return ModelUnavailable(f"{UNREACHABLE}: it does not answer")
-
-
-def _for_clients(error: ModelUnavailable) -> ModelUnavailable:
-    """Remove the scheduler's address from the error of a call: it is the operator's business alone."""
-    if not error.message.startswith(UNREACHABLE):
-        return error
-    log.warning("scheduler.unreachable", text=error.message)
-    return ModelUnavailable("the scheduler cannot be reached", retry_after_s=_RETRY_AFTER_S)

@@ -10,6 +10,7 @@ from common.errors import StaleFence
 from common.telemetry.logs import get_logger
 from scheduler import metrics
 from scheduler.core.state.events import AliasesRead, LeadershipGained, LeadershipLost
+from scheduler.core.values.faults import Fault, not_leading, store_unreachable
 from scheduler.core.values.routing_table import ModelAlias
 from scheduler.redis_store import LeaderLease, RedisStore, StoreUnavailableError
 
@@ -42,7 +43,7 @@ class Leadership:
         self._on_end = on_end
         self._high_water = 0
         self._valid_until_s = 0.0
-        self._why = ""
+        self._fault: Fault | None = None  # why it does not lead, or may not any more in a moment
         self._poke = asyncio.Event()
         self._resigned = False
         self._aliases: Mapping[str, ModelAlias] | None = None  # as a standby last read them
@@ -57,7 +58,7 @@ class Leadership:
         """Return the loss of leadership if its term is over: a process that was stopped notices it here first."""
         if self.fence and self._clock.now_s() >= self._valid_until_s:
             self._poke.set()
-            return self._end_term("the lease was not renewed in time")
+            return self._end_term(self._fault or not_leading("the lease was not renewed in time"))
         return None
 
     def check(self, fence: int) -> None:
@@ -91,7 +92,7 @@ class Leadership:
         """Release the lease in an orderly stop, so that the next leader need not wait. This one never leads again."""
         self._resigned = True
         if self.fence:
-            self._lose("this scheduler is going down")
+            self._lose(not_leading("this scheduler is going down"))
         with contextlib.suppress(StoreUnavailableError):  # also a lease whose term has not begun
             await self._store.release(self.leader_id)
 
@@ -111,7 +112,7 @@ class Leadership:
                 if lease.is_mine and (lease.fence != self.fence or lease.lost_writes):
                     await self._lead(lease, asked_at_s)
                 elif lease.is_mine:
-                    self._valid_until_s = asked_at_s + SELF_STOP_S
+                    self._valid_until_s, self._fault = asked_at_s + SELF_STOP_S, None
                 else:
                     await self._read_aliases()
         except StoreUnavailableError as error:
@@ -119,7 +120,7 @@ class Leadership:
         except TimeoutError:
             return self._without_store("state store unreachable: the lease could not be renewed in time")
         if not lease.is_mine:
-            self._lose(f"another scheduler leads: {lease.holder.rpartition('@')[2] or lease.holder}")
+            self._lose(not_leading(f"another scheduler leads: {lease.holder.rpartition('@')[2] or lease.holder}"))
             return _jittered(STANDBY_POLL_S)
         return _jittered(RENEW_S)
 
@@ -131,7 +132,7 @@ class Leadership:
         aliases = await self._store.load_aliases()
         self._valid_until_s = asked_at_s + SELF_STOP_S
         log.info("leadership.gained", fence=lease.fence, before=self.fence, placements=len(desired))
-        self.fence, self._why = lease.fence, ""
+        self.fence, self._fault = lease.fence, None
         metrics.LEADER.set(1)
         metrics.TERMS.labels(change="gained").inc()
         metrics.FENCE.set(lease.fence)
@@ -160,29 +161,30 @@ class Leadership:
         left_s = self._valid_until_s - self._clock.now_s()
         if self.fence and left_s > 0:
             log.warning("leadership.renewal_failed", text=why, left_s=round(left_s, 2))
+            self._fault = store_unreachable(why)
             return min(_jittered(RETRY_S), left_s)
-        self._lose(why)
+        self._lose(store_unreachable(why))
         return _jittered(STANDBY_POLL_S)
 
-    def _lose(self, why: str) -> None:
-        event = self._end_term(why)
+    def _lose(self, fault: Fault) -> None:
+        event = self._end_term(fault)
         if event is not None:
             self._on_change(event)
 
-    def _end_term(self, why: str) -> LeadershipLost | None:
+    def _end_term(self, fault: Fault) -> LeadershipLost | None:
         """End the term; None if neither the term nor the reason is new."""
         if self.fence:
-            log.warning("leadership.lost", fence=self.fence, text=why)
+            log.warning("leadership.lost", fence=self.fence, text=fault.message)
             metrics.TERMS.labels(change="lost").inc()
-        elif why != self._why:
-            log.warning("leadership.absent", text=why)
+        elif fault != self._fault:
+            log.warning("leadership.absent", text=fault.message)
         else:
             return None
-        self.fence, self._valid_until_s, self._why = 0, 0.0, why
+        self.fence, self._valid_until_s, self._fault = 0, 0.0, fault
         self._on_end()
         metrics.LEADER.set(0)
         metrics.FENCE.set(0)
-        return LeadershipLost(why=why)
+        return LeadershipLost(fault=fault)
 
 
 def _jittered(pause_s: float) -> float:

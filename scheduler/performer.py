@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 
-from common.errors import ModelUnavailable, PunaError
+from common.errors import ModelUnavailable, NotLeading, PunaError
 from common.grpc.client import open_channel
 from common.grpc.errors import domain_errors
 from common.spec import codecs
@@ -339,7 +339,7 @@ class Performer:
         except PunaError as error:
             outcome = error
         except asyncio.CancelledError:
-            ended = ModelUnavailable("this scheduler does not lead any more")
+            ended = NotLeading("this scheduler does not lead any more")
             self._callers.answer((effect.caller_id,), lambda: ended)
             raise
         self._callers.answer((effect.caller_id,), lambda: outcome)

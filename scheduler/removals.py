@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from common.clock import MS_PER_S, Clock
-from common.errors import InvalidRequest, ModelUnavailable, NodeNotFound, PunaError, StaleFence
+from common.errors import InvalidRequest, ModelUnavailable, NodeNotFound, NotLeading, PunaError, StaleFence
 from common.grpc.addresses import Channels
 from common.grpc.client import ask
 from common.network import UNIX_PREFIX
@@ -46,7 +46,8 @@ class Removals:
         Raises:
             InvalidRequest: the node shows no certificate, so it could not be refused.
             NodeNotFound: no such node is registered.
-            ModelUnavailable: this scheduler does not lead, or it cannot be written down.
+            NotLeading: another scheduler may.
+            ModelUnavailable: it cannot be written down.
         """
         if not ID_PATTERN.fullmatch(node_id):
             raise InvalidRequest("node_id must be the id of a node", param="node_id")
@@ -96,7 +97,7 @@ class Removals:
             await self._read()
             await self._store.save_revocation(fence, node_id, before_ms)
         except StaleFence as error:
-            raise ModelUnavailable("this scheduler does not lead", retry_after_s=_RETRY_AFTER_S) from error
+            raise NotLeading("this scheduler does not lead", retry_after_s=_RETRY_AFTER_S) from error
         except StoreUnavailableError as error:
             raise ModelUnavailable(str(error), retry_after_s=_RETRY_AFTER_S) from error
 

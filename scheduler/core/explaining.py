@@ -23,7 +23,7 @@ from scheduler.core.state.model_constraints import constraints_of, followable, l
 from scheduler.core.state.shared_files import keeping_of
 from scheduler.core.values.asked import Asked, wanted_context_tokens
 from scheduler.core.values.constraint_origins import applied_constraints
-from scheduler.core.values.faults import Fault, bad_model_file, invalid_value, model_not_found, unavailable
+from scheduler.core.values.faults import Fault, bad_model_file, invalid_value, model_not_found
 from scheduler.core.values.origins import draft_origin, origins_for
 from scheduler.core.values.routing_table import device_names, with_tag
 from scheduler.core.values.view import ModelFile
@@ -84,7 +84,7 @@ def _measure(state: ClusterState, wanted: MeasureFirst) -> None:
 
 def _why_not(state: ClusterState, model: ModelFile | None, name: str) -> Fault | None:
     if state.leadership is None:
-        return unavailable(state.no_leader_why)
+        return state.no_leader
     if model is not None and model.error:
         return bad_model_file(name, model.error)
     return None

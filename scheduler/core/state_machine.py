@@ -70,7 +70,7 @@ from scheduler.core.state.load_jobs import ON_HOST, UNPLACED
 from scheduler.core.state.observed import Observed
 from scheduler.core.stopping import stopping
 from scheduler.core.values.constraints import Constraints
-from scheduler.core.values.faults import STALE_FENCE, Fault, unavailable
+from scheduler.core.values.faults import STALE_FENCE, Fault
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.routing_table import KnownTable, build_routes, is_same_table
 from scheduler.core.values.view import SERVING_STATES, RunnerState
@@ -151,7 +151,7 @@ class SchedulerCore:
                 reconcile.gain(state, event, now_s)
                 state.leadership = LeaderTerm(fence=event.fence, leader_id=event.leader_id)
             case LeadershipLost():
-                self._lose(event.why, now_s)
+                self._lose(event.fault, now_s)
             case TimePassed():
                 pass
             case _:
@@ -175,7 +175,7 @@ class SchedulerCore:
     def _take_command(self, event: Command) -> None:
         state, term = self.state, self.state.leadership
         if term is None:
-            state.refuse(event.caller_id, unavailable(state.no_leader_why))
+            state.refuse(event.caller_id, state.no_leader)
             return
         match event:
             case ConstraintsAsked():
@@ -250,13 +250,13 @@ class SchedulerCore:
         if job is not None:
             starting.take_report(state, job, runner, now_s)
 
-    def _lose(self, why: str, now_s: float) -> None:
+    def _lose(self, fault: Fault, now_s: float) -> None:
         """Command nothing from here on. What runs goes on; the next leader finds everything in the store."""
         state = self.state
         state.leadership = None
-        state.no_leader_why = why
+        state.no_leader = fault
         for job in state.jobs_by_age():
-            fail(state, job, unavailable(why), now_s)
+            fail(state, job, fault, now_s)
         state.stops.clear()
         state.measuring.clear()
         state.desired.clear()

@@ -190,6 +190,7 @@ def test_hours_of_arrivals_and_faults_over_commit_nothing_and_answer_everybody_o
         "insufficient_memory",
         "model_not_found",
         "runner_lost",
+        "store_unreachable",
     }
     assert len(world.noted("model.evicted")) > 10
 

@@ -58,7 +58,7 @@ def ensure(state: ClusterState, event: EnsureRequested, now_s: float) -> None:
     if not event.move_to and _send_to_replica(state, event, model, wanted, now_s):
         return
     if state.leadership is None:
-        state.refuse(event.caller_id, unavailable(state.no_leader_why))
+        state.refuse(event.caller_id, state.no_leader)
         return
     if event.move_to:
         _move(state, event, model, now_s)
@@ -273,7 +273,7 @@ def unload(state: ClusterState, event: UnloadRequested, now_s: float) -> None:
         state.refuse(event.caller_id, _why_not(state, None, event.model_name) or model_not_found(event.model_name))
         return
     if state.leadership is None:
-        state.refuse(event.caller_id, unavailable(state.no_leader_why))
+        state.refuse(event.caller_id, state.no_leader)
         return
     serving = sorted((runner for _, runner in serving_replicas(state, model.digest)), key=lambda one: one.placement_id)
     constraints = [constraints_of(state, model.name), *(keeping_of(state, one) for one in serving)]

@@ -16,7 +16,7 @@ from scheduler.core.state.observed import Observed
 from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints
 from scheduler.core.values.demand import NO_DEMAND, ModelDemand
 from scheduler.core.values.desired import DesiredPlacement
-from scheduler.core.values.faults import Fault
+from scheduler.core.values.faults import Fault, not_leading
 from scheduler.core.values.keep_alive import TrackedReplica
 from scheduler.core.values.memory import MemoryReport
 from scheduler.core.values.policy import Policy
@@ -149,7 +149,7 @@ class ClusterState:
     new_id: Callable[[], str]  # randomness is given, so that a run can be replayed
     observed: Observed
     leadership: LeaderTerm | None = None
-    no_leader_why: str = "leadership has not been settled yet"
+    no_leader: Fault = field(default_factory=lambda: not_leading("leadership has not been settled yet"))
     desired: dict[str, DesiredPlacement] = field(default_factory=dict)
     forgotten: dict[str, None] = field(default_factory=dict)  # placements whose record is to go, oldest first
     desired_unseen_since_s: dict[str, float] = field(default_factory=dict)  # placements whose node is not known

@@ -205,9 +205,9 @@ class LeadershipGained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadershipLost:
-    """This scheduler does not lead, and why nothing can be commanded here."""
+    """This scheduler does not lead, and what callers are refused with."""
 
-    why: str
+    fault: Fault
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,16 @@ def unavailable(message: str) -> Fault:
     return Fault(reason=errors.ModelUnavailable.reason, message=message, retry_after_s=RETRY_SOON_S)
 
 
+def not_leading(why: str) -> Fault:
+    """Return the fault of a scheduler that does not lead, while another one does or one will within seconds."""
+    return Fault(reason=errors.NotLeading.reason, message=why, retry_after_s=RETRY_SOON_S)
+
+
+def store_unreachable(why: str) -> Fault:
+    """Return the fault of a scheduler that cannot lead, because the store is away."""
+    return Fault(reason=errors.StoreUnreachable.reason, message=why, retry_after_s=RETRY_SOON_S)
+
+
 def canceled(message: str) -> Fault:
     """Return the fault of a load without callers."""
     return Fault(reason=errors.RequestCanceled.reason, message=message)

@@ -39,13 +39,21 @@ async def stored_fence(redis: RedisServer) -> int:
         return int(await client.get("{sched}:fence") or 0)
 
 
+def is_standby(running: Running) -> bool:
+    return "leads" in running.app.core.state.no_leader.message
+
+
+async def ensure(client: SchedulerClient, name: str) -> None:
+    async for _ in client.ensure_model(scheduler_pb2.EnsureModelRequest(model_name=name)):
+        pass
+
+
 async def eventually_ready(client: SchedulerClient, name: str, *, deadline_s: float) -> None:
     """Ask, as a gateway would, until the model is there."""
     watch = Stopwatch()
     while True:
         try:
-            async for _ in client.ensure_model(scheduler_pb2.EnsureModelRequest(model_name=name)):
-                pass
+            await ensure(client, name)
         except ModelUnavailable:
             assert not watch.is_past(deadline_s), f"{name} is not available within {deadline_s} s"
             await next_look()
@@ -62,7 +70,7 @@ async def test_without_a_store_at_the_start_the_process_lives_says_so_and_recove
             stub = health_pb2_grpc.HealthStub(channel)
             answer = await stub.Check(health_pb2.HealthCheckRequest())  # type: ignore[attr-defined]
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        await until(lambda: "unreachable" in running.app.core.state.no_leader_why, what="the store was missed")
+        await until(lambda: "unreachable" in running.app.core.state.no_leader.message, what="the store was missed")
         watch = Stopwatch()
         with pytest.raises(ModelUnavailable, match="state store unreachable: ") as refused:
             await running.ensure("m")
@@ -128,14 +136,14 @@ async def test_a_standby_shows_routes_and_sends_commands_to_the_leader(
     await running.ensure("m")
     async with short_directory() as elsewhere, scheduler(elsewhere, redis.url, node) as standby:
         state = standby.app.core.state
-        await until(lambda: "leads" in state.no_leader_why and bool(state.observed.nodes), what="it knows the leader")
+        await until(lambda: is_standby(standby) and bool(state.observed.nodes), what="it knows the leader")
         await standby.ensure("m")
         assert len(await standby.placements("m")) == 1
-        with pytest.raises(ModelUnavailable, match=f"another scheduler leads: {running.app.address}"):
-            await standby.ensure("n")
-        both = SchedulerClient(f"{standby.app.address},{running.app.address}")
-        async with both:
-            await eventually_ready(both, "n", deadline_s=5)
+        async with SchedulerClient(standby.app.address, leader_wait_s=0) as alone:
+            with pytest.raises(ModelUnavailable, match=r"^no scheduler leads now$"):
+                await alone.unload_model("m")
+        async with SchedulerClient(f"{standby.app.address},{running.app.address}") as both:
+            await ensure(both, "n")
             assert await both.unload_model("n") == 1
 
 
@@ -144,7 +152,7 @@ async def test_an_orderly_end_hands_over_at_once(directory: Path, node: NodeAndD
         state = second.app.core.state
         await until(lambda: state.leadership is not None, what="the only scheduler leads")
         async with scheduler(directory, redis.url, node) as third:
-            await until(lambda: "leads" in third.app.core.state.no_leader_why, what="it is a standby")
+            await until(lambda: is_standby(third), what="it is a standby")
             second.stop.set()
             await until(lambda: third.app.core.state.leadership is not None, deadline_s=2, what="it leads at once")
 
@@ -184,15 +192,16 @@ async def test_when_the_leader_dies_or_hangs_the_standby_acts_within_seconds(
         old = node.high
         async with short_directory() as elsewhere, scheduler(elsewhere, redis.url, node) as standby:
             state = standby.app.core.state
-            await until(lambda: "leads" in state.no_leader_why and bool(state.observed.nodes), what="it is a standby")
+            await until(lambda: is_standby(standby) and bool(state.observed.nodes), what="it is a standby")
             leader.send_signal(signal_number)
-            await eventually_ready(standby.client, "n", deadline_s=FAILOVER_S)
+            async with asyncio.timeout(FAILOVER_S):
+                await standby.ensure("n")
             assert node.high[0] > old[0]
             assert node.high[1] != old[1]
             assert len(await standby.placements("m")) == 1, "what the old leader loaded goes on"
             if signal_number is signal.SIGSTOP:
                 leader.send_signal(signal.SIGCONT)
-                async with SchedulerClient(f"unix:{directory}/scheduler.sock") as client:
+                async with SchedulerClient(f"unix:{directory}/scheduler.sock", leader_wait_s=0) as client:
                     with pytest.raises(ModelUnavailable):
                         await client.unload_model("m")
     assert node.stops == []
@@ -215,7 +224,7 @@ async def test_a_leader_whose_clock_is_slow_stops_itself_before_another_leads(
         gained_s = time.monotonic()
         async with short_directory() as elsewhere, scheduler(elsewhere, redis.url, node) as standby:
             state = standby.app.core.state
-            await until(lambda: "leads" in state.no_leader_why, what="the other is a standby")
+            await until(lambda: is_standby(standby), what="the other is a standby")
             async with redis.client() as client:  # the store refuses the leader, and it alone
                 await client.execute_command("ACL", "SETUSER", Role.SCHEDULER, "off")
                 await client.execute_command("CLIENT", "KILL", "USER", Role.SCHEDULER)
@@ -278,16 +287,16 @@ async def test_a_load_that_changes_leaders_is_one_load(
     async with short_directory() as elsewhere, scheduler(elsewhere, redis.url, node) as first:
         await until(lambda: first.app.core.state.leadership is not None, what="the first leads")
         await until(lambda: bool(first.app.core.state.observed.nodes), what="and sees")
-        load = asyncio.create_task(first.ensure("m"))
-        await until(lambda: bool(node.starts), what="the load has begun")
-        async with scheduler(directory, redis.url, node) as second:
+        async with (
+            scheduler(directory, redis.url, node) as second,
+            SchedulerClient(f"{first.app.address},{second.app.address}") as client,
+        ):
+            load = asyncio.create_task(ensure(client, "m"))
+            await until(lambda: bool(node.starts), what="the load has begun")
             first.stop.set()
-            await until(lambda: second.app.core.state.leadership is not None, what="the second leads")
-            with pytest.raises(ModelUnavailable):
-                await load
-            await until(lambda: len(node.starts) == 2, what="the second takes the load up")
+            await until(lambda: len(node.starts) == 2, what="the second leads, and takes the load up")
             node.may_finish.set()
-            await eventually_ready(second.client, "m", deadline_s=5)
+            await load
     ids = {(start.placement.placement_id, start.placement.generation) for start in node.starts}
     assert len(ids) == 1
     assert len(node.runners) == 1

@@ -81,7 +81,7 @@ class SimRunnerClient:
 
     def _found(self) -> RunnerProcess:
         if self._runner is None:
-            raise ModelUnavailable("failed to connect to all addresses: Connection refused")
+            raise ModelUnavailable("service unreachable: Connection refused")
         return self._runner
 
 

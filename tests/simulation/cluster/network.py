@@ -201,9 +201,9 @@ class Network:
                 async with asyncio.timeout(left_s):
                     await (target.awake() if target.paused else self._healed.wait())
             except TimeoutError:
-                raise ModelUnavailable("failed to connect to all addresses: timed out") from None
+                raise ModelUnavailable("service unreachable: timed out") from None
         if not target.alive:
-            raise ModelUnavailable("failed to connect to all addresses: Connection refused")
+            raise ModelUnavailable("service unreachable: Connection refused")
 
     async def carry(self, source: Process, target: Process) -> None:
         """Wait as long as a message of an open connection takes; behind a cut until that is mended."""

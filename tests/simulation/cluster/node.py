@@ -280,7 +280,7 @@ class SimHost(Process):
         discovery = self._find_discovery()
         if discovery is None:
             await asyncio.sleep(KILLED_S)
-            raise ModelUnavailable("failed to connect to all addresses: Connection refused")
+            raise ModelUnavailable("service unreachable: Connection refused")
         reports: asyncio.Queue[discovery_pb2.HostReport] = asyncio.Queue()
         sender = self.spawn(self._send(discovery, reports), "sends")
         try:
@@ -326,7 +326,7 @@ class SimHostClient:
     def _host(self, address: str) -> SimHost:
         host = self._find(address)
         if host is None:
-            raise ModelUnavailable("failed to connect to all addresses: Connection refused")
+            raise ModelUnavailable("service unreachable: Connection refused")
         return host
 
     async def measure(

@@ -20,6 +20,7 @@ from scheduler.core.state_machine import SchedulerCore
 from scheduler.core.values.desired import DesiredPlacement
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import RunnerView
+from scheduler.leader_search import ELSEWHERE, LEADER_WAIT_S, LeaderSearch
 from scheduler.leadership import Leadership
 from scheduler.loop import CoreLoop
 from scheduler.performer import ANSWER_S_MAX, Performer
@@ -242,7 +243,7 @@ class SimScheduler(Process):
     async def _inventories(self) -> AsyncGenerator[discovery_pb2.Inventory, None]:
         discovery = self._find_discovery()
         if discovery is None:
-            raise ModelUnavailable("failed to connect to all addresses: Connection refused")
+            raise ModelUnavailable("service unreachable: Connection refused")
         async for message in self.network.stream(self, discovery, discovery.inventories):
             yield message
 
@@ -259,8 +260,8 @@ class SimSchedulerClient:
         self, request: scheduler_pb2.EnsureModelRequest
     ) -> AsyncIterator[scheduler_pb2.EnsureModelEvent]:
         """Have a replica of a model."""
-        for attempt in itertools.count():
-            heard = False
+        search = LeaderSearch(LEADER_WAIT_S)
+        while True:
             try:
                 server = self._server()
                 events = self._caller.network.stream(
@@ -270,12 +271,11 @@ class SimSchedulerClient:
                 )
                 async with closing(events) as answers:
                     async for event in answers:
-                        heard = True
+                        search = LeaderSearch(LEADER_WAIT_S)
                         yield event
-            except ModelUnavailable:
+            except ELSEWHERE as error:
                 self._preferred += 1
-                if heard or attempt >= len(self._find()) - 1:
-                    raise
+                await search.go_on(error, addresses=len(self._find()))
             else:
                 return
 
@@ -307,5 +307,5 @@ class SimSchedulerClient:
     def _server(self) -> SimScheduler:
         servers = self._find()
         if not servers:
-            raise ModelUnavailable("failed to connect to all addresses: Connection refused")
+            raise ModelUnavailable("service unreachable: Connection refused")
         return servers[self._preferred % len(servers)]

@@ -212,7 +212,7 @@ def test_whoever_asks_hears_what_is_left_or_why_not() -> None:
     world.drain("near")
     (*_, refused) = world.answers["operator"]
     assert isinstance(refused, AnswerFailed)
-    assert refused.fault.reason == "model_unavailable"
+    assert refused.fault.reason == "store_unreachable"
 
 
 @pytest.mark.parametrize("drain", [True, False])

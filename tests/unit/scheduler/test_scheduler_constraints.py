@@ -6,7 +6,7 @@ from common.spec.load_options import LoadOptions
 from scheduler.core.state.effects import AnswerExplained
 from scheduler.core.state.events import ExplainAsked
 from scheduler.core.values.constraint_fields import parse_constraints
-from scheduler.core.values.faults import Fault
+from scheduler.core.values.faults import Fault, not_leading
 from tests.unit.scheduler.builders import cpu, node
 from tests.unit.scheduler.constraint_commands import TWO_GPUS, put, refusal, told
 from tests.unit.scheduler.keeping.test_scheduler_keeping import ONE_GPU, loaded, use
@@ -89,7 +89,7 @@ def test_a_request_that_asks_for_what_nothing_can_match_is_refused_and_lack_of_r
 
 def test_a_standby_refuses_and_sends_the_caller_on() -> None:
     world = world_with(node())
-    world.lose_leadership("another scheduler leads: b")
+    world.lose_leadership(not_leading("another scheduler leads: b"))
     put(world, pinned=True)
     assert refusal(world) == "another scheduler leads: b"
 

@@ -11,7 +11,7 @@ from scheduler.core.state.events import AliasPut, LeadershipGained, LeadershipLo
 from scheduler.core.state.promises import promises
 from scheduler.core.stopping.stopping import RECOVERY_S, order_stop
 from scheduler.core.values.desired import DesiredPlacement, Phase
-from scheduler.core.values.faults import Fault
+from scheduler.core.values.faults import Fault, store_unreachable
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import RunnerState
 from tests.unit.scheduler.builders import cpu, gpu, node
@@ -113,7 +113,7 @@ def test_gateways_hear_of_every_change_of_the_fence() -> None:
         return found
 
     before = world.routes
-    assert table(LeadershipLost(why="no store")).fence == 0
+    assert table(LeadershipLost(fault=store_unreachable("no store"))).fence == 0
     again = table(LeadershipGained(fence=9, leader_id="other", desired=tuple(world.store.values())))
     assert (again.fence, again.routes) == (9, before)
 

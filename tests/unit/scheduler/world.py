@@ -37,7 +37,7 @@ from scheduler.core.state.events import (
 )
 from scheduler.core.values.constraint_fields import parse_constraints
 from scheduler.core.values.desired import DesiredPlacement
-from scheduler.core.values.faults import STALE_FENCE, Fault
+from scheduler.core.values.faults import STALE_FENCE, Fault, store_unreachable
 from scheduler.core.values.memory import GIB, MemoryOrigin
 from scheduler.core.values.view import (
     SERVING_STATES,
@@ -69,8 +69,8 @@ class World(Surroundings):
             )
         )
 
-    def lose_leadership(self, why: str = "state store unreachable: gone") -> None:
-        self.send(LeadershipLost(why=why))
+    def lose_leadership(self, fault: Fault | None = None) -> None:
+        self.send(LeadershipLost(fault=fault or store_unreachable("state store unreachable: gone")))
         self.measures.clear()
         self.starts.clear()
         self.stops.clear()

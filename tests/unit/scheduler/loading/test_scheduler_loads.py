@@ -4,7 +4,7 @@ import pytest
 
 from scheduler.core.state.effects import AnswerQueued, SaveDesired
 from scheduler.core.values.desired import Phase
-from scheduler.core.values.faults import Fault
+from scheduler.core.values.faults import Fault, not_leading
 from scheduler.core.values.policy import Policy
 from tests.unit.scheduler.builders import cpu, gpu, model, node
 from tests.unit.scheduler.world import World, models, world_with
@@ -139,12 +139,12 @@ def test_without_leadership_a_cold_model_is_unavailable_with_the_reason_and_a_wa
     world = world_with(node(models=models("m", "n")))
     world.ensure("c1")
     world.settle()
-    world.lose_leadership("state store unreachable: connection refused")
+    world.lose_leadership()
     world.ensure("warm")
     world.ensure("cold", "n")
     assert world.is_ready("warm")
     assert world.route() == ["p1"]
-    assert world.fault("cold").reason == "model_unavailable"
+    assert world.fault("cold").reason == "store_unreachable"
     assert "state store unreachable" in world.fault("cold").message
     assert world.fault("cold").retry_after_s is not None
 
@@ -162,9 +162,9 @@ def test_losing_leadership_answers_every_waiter_once(at: str) -> None:
     if at == "loading":
         world.hosts_take_starts()
         world.load("p1", 0.5)
-    world.lose_leadership("another scheduler leads: b:1")
+    world.lose_leadership(not_leading("another scheduler leads: b:1"))
     for caller in ("c1", "c2"):
-        assert world.fault(caller).reason == "model_unavailable"
+        assert world.fault(caller).reason == "not_leading"
         assert world.fault(caller).message == "another scheduler leads: b:1"
 
 

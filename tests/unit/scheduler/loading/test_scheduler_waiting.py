@@ -242,7 +242,7 @@ def test_a_name_that_means_several_devices_or_none_clears_nothing(label: str, re
     world.lose_leadership()
     (standby,) = clear(world, label)
     assert isinstance(standby, AnswerFailed)
-    assert standby.fault.reason == "model_unavailable"
+    assert standby.fault.reason == "store_unreachable"
 
 
 def test_the_name_of_a_model_is_no_device_and_the_answer_names_the_command_for_models() -> None:

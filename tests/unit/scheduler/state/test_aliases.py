@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from scheduler.core.state.effects import AnswerAlias, AnswerFailed, Effect, PublishRoutes, SaveAlias
 from scheduler.core.state.events import AliasesRead, AliasPut, InventorySeen, LeadershipLost
-from scheduler.core.values.faults import STALE_FENCE, Fault
+from scheduler.core.values.faults import STALE_FENCE, Fault, store_unreachable
 from scheduler.core.values.routing_table import ModelAlias
 from tests.unit.scheduler.builders import node
 from tests.unit.scheduler.world import World, models, world_with
@@ -98,7 +98,7 @@ def test_without_a_leader_aliases_are_refused_and_those_that_there_are_stay_know
 def test_the_next_leader_and_standbys_take_the_word_of_the_store() -> None:
     world = some_world()
     world.alias("fast", "m")
-    world.lose_leadership("another leads")
+    world.lose_leadership()
     world.send(AliasesRead({}))
     assert published(world) == ()
     world.stored_aliases = {"fast:latest": FAST}
@@ -123,7 +123,7 @@ def test_a_store_that_has_lost_everything_is_told_again_and_an_empty_one_is_beli
 
 def test_a_scheduler_that_has_not_read_them_says_so() -> None:
     world = World(nodes={})
-    effects = world.core.handle(LeadershipLost(why="no store"), 1.0)
+    effects = world.core.handle(LeadershipLost(fault=store_unreachable("no store")), 1.0)
     effects += world.core.handle(InventorySeen(nodes=(), uptime_s=60.0), 2.0)
     (table,) = [one for one in effects if isinstance(one, PublishRoutes)]
     assert table.aliases is None
