@@ -1,6 +1,7 @@
 """The files of a model on a command line, for the modes that load one."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from common.errors import InvalidRequest
@@ -10,31 +11,15 @@ from runner.core.model.model_files import AdapterFile, ModelFiles, parse_adapter
 def add_file_arguments(parser: argparse.ArgumentParser) -> None:
     """--model, --more, --projector, --adapter and --draft."""
     parser.add_argument("--model", required=True, type=Path, metavar="PATH", help="GGUF file")
-    parser.add_argument(
-        "--more",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="PATH",
-        help="the next file of a model that is split; given once for each, in order",
-    )
+
+    def add_list(name: str, kind: Callable[[str], object], metavar: str, meaning: str) -> None:
+        parser.add_argument(name, action="append", default=[], type=kind, metavar=metavar, help=meaning)
+
+    add_list("--more", Path, "PATH", "the next file of a model that is split; given once for each, in order")
     parser.add_argument("--projector", type=Path, metavar="PATH", help="GGUF file of the vision projector")
-    parser.add_argument(
-        "--adapter",
-        action="append",
-        default=[],
-        type=_adapter,
-        metavar="PATH=SCALE",
-        help="LoRA adapter, applied to every request; may be given again",
-    )
-    parser.add_argument(
-        "--draft",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="PATH",
-        help="GGUF file of a model that guesses tokens; of one that is split, given once for each file, in order",
-    )
+    add_list("--adapter", _adapter, "PATH=SCALE", "LoRA adapter, applied to every request; may be given again")
+    draft = "GGUF file of a model that guesses tokens; of one that is split, given once for each file, in order"
+    add_list("--draft", Path, "PATH", draft)
 
 
 def files_of(args: argparse.Namespace) -> ModelFiles:

@@ -25,10 +25,10 @@ from protos import cluster_pb2, discovery_pb2, host_pb2, host_pb2_grpc, store_pb
 from runner.core.host.environment import limits_set
 from runner.cores import computing_cores
 from runner.host import metrics
-from runner.host.devices.decode_speeds import DecodeSpeeds
+from runner.host.devices.decode_speeds import WINDOWS_INTERVAL_S, DecodeSpeeds
 from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.devices import Devices
-from runner.host.devices.process_memory import ProcessMemory
+from runner.host.devices.process_memory import FIGURES_INTERVAL_S, ProcessMemory
 from runner.host.faults import NodeFaults
 from runner.host.fence_store import FenceStore
 from runner.host.home import HostHome
@@ -162,8 +162,8 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         states.run(),
         *([_keep_zygote(home, devices, finding)] if settings.zygote else []),
         shares.watch(supervisor.changes, supervisor.records),
-        speeds.watch(supervisor.changes, supervisor.records, devices.devices, lambda: devices.engine_build),
-        process_memory.watch(devices.changes, supervisor.records, devices.devices, lambda: devices.engine_build),
+        _learn(speeds, supervisor, devices, supervisor.changes, WINDOWS_INTERVAL_S),
+        _learn(process_memory, supervisor, devices, devices.changes, FIGURES_INTERVAL_S),
     ]
     tasks = [finding, *(asyncio.create_task(work) for work in background)]
 
@@ -359,6 +359,16 @@ async def _first_scan(models: NodeModels) -> None:
             await models.scanned.wait()
     except TimeoutError:
         log.info("models.scan_continues", after_s=FIRST_SCAN_S)
+
+
+async def _learn(
+    learner: DecodeSpeeds | ProcessMemory, runners: RunnerSupervisor, devices: Devices, news: Changes, interval_s: float
+) -> None:
+    while True:
+        seen = news.version
+        learner.look(runners.records(), devices.devices(), devices.engine_build)
+        await asyncio.sleep(interval_s)
+        await news.beyond(seen)
 
 
 async def _forward(source: Changes, target: Changes) -> None:

@@ -10,7 +10,7 @@ from typing import Self
 
 from common.errors import StartupError
 from common.ids import random_id
-from common.paths import set_aside
+from common.paths import PRIVATE_MODE, set_aside
 from common.telemetry.logs import get_logger
 from common.trust.roles import ID_PATTERN
 
@@ -121,14 +121,25 @@ class HostHome:
                 log.warning("log.cut", path=str(path), size_bytes=size_bytes)
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace a file so that after a crash either the old or the new content is there, never a mixture."""
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+def write_durably(path: Path, content: bytes, *, mode: int = PRIVATE_MODE) -> None:
+    """Replace a file so that after a crash either the old or the new content is there, never a mixture.
+
+    Raises:
+        OSError: the disk is full or the directory cannot be written; nothing is left of it.
+    """
+    temporary = path.with_name(f".{path.name}.new")  # hidden: readers of a directory take it for nothing of theirs
+    try:
+        # A link at this path is refused, not written through.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        with os.fdopen(os.open(temporary, flags, mode), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     sync_directory(path.parent)
 
 

@@ -1,13 +1,13 @@
 """Pixels of image files, from a process that may die of them (`runner.image_worker`)."""
 
 import contextlib
-import os
-import select
+import io
 import struct
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
+from typing import IO, cast
 
 from common.errors import InvalidRequest
 from common.image_file import ImageHeader
@@ -20,7 +20,6 @@ WORKER_PATH = Path(__file__).resolve().parents[2] / "image_worker.py"
 WALL_S_MAX = 30.0
 _REQUEST = struct.Struct(">8sIII")
 _ANSWER = struct.Struct(">BI")
-_READ_BYTES = 1024 * 1024
 _REASON_BYTES_MAX = 1024
 
 
@@ -40,7 +39,6 @@ class ImageDecoder:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env={"LC_ALL": "C.UTF-8"},
-                bufsize=0,
             )
 
     def decode(self, data: bytes, header: ImageHeader) -> bytearray:
@@ -51,8 +49,8 @@ class ImageDecoder:
         """
         request = _REQUEST.pack(header.format.encode(), header.width, header.height, len(data))
         try:
-            status, answer = self._exchange((request, data), header.width * header.height * 3)
-        except (OSError, EOFError, TimeoutError) as error:
+            status, answer = self._exchange(request + data, header.width * header.height * 3)
+        except (OSError, EOFError) as error:
             log.warning("image.worker_lost", kind=type(error).__name__)
             self.close()
             raise InvalidRequest("an image could not be decoded within its limits", param="images") from error
@@ -76,39 +74,27 @@ class ImageDecoder:
                     pipe.close()
         process.wait()
 
-    def _exchange(self, request: tuple[bytes, ...], pixel_bytes: int) -> tuple[int, bytearray]:
+    def _exchange(self, request: bytes, pixel_bytes: int) -> tuple[int, bytearray]:
         self.start()
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        until = time.monotonic() + self._wall_s
-        sink, source = self._process.stdin.fileno(), self._process.stdout.fileno()
-        for part in request:
-            view = memoryview(part)
-            while view:
-                _wait(sink, until, writing=True)
-                view = view[os.write(sink, view[: select.PIPE_BUF]) :]
-        status, length = _ANSWER.unpack(_read(source, _ANSWER.size, until))
-        if length > max(pixel_bytes, _REASON_BYTES_MAX):
-            raise EOFError("an answer that no image has")
-        return status, _read(source, length, until)
+        # Its end is the end of the exchange, so one timer limits every read and write.
+        timer = threading.Timer(self._wall_s, self._process.kill)
+        timer.start()
+        try:
+            self._process.stdin.write(request)
+            self._process.stdin.flush()
+            status, length = _ANSWER.unpack(_read(self._process.stdout, _ANSWER.size))
+            if length > max(pixel_bytes, _REASON_BYTES_MAX):
+                raise EOFError("an answer that no image has")
+            return status, _read(self._process.stdout, length)
+        finally:
+            timer.cancel()
 
 
-def _read(source: int, length: int, until: float) -> bytearray:
+def _read(source: IO[bytes], length: int) -> bytearray:
     data = bytearray(length)
-    view = memoryview(data)
-    while view:
-        _wait(source, until, writing=False)
-        part = os.read(source, min(len(view), _READ_BYTES))
-        if not part:
-            raise EOFError("the worker is gone")
-        view[: len(part)] = part
-        view = view[len(part) :]
+    if cast("io.BufferedReader", source).readinto(data) < length:
+        raise EOFError("the worker is gone")
     return data
-
-
-def _wait(pipe: int, until: float, *, writing: bool) -> None:
-    poller = select.poll()
-    poller.register(pipe, select.POLLOUT if writing else select.POLLIN)
-    if not poller.poll(max(0.0, until - time.monotonic()) * 1000):
-        raise TimeoutError("the worker does not answer")

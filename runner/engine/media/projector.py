@@ -142,9 +142,7 @@ class Projector:
         units, inputs = join_pieces(pieces)
         limit = self.whole_rows
         if limit is not None and any(unit.whole and unit.rows > limit for unit in units):
-            raise InvalidRequest(
-                f"the model cannot take an image of {header.width} x {header.height} pixels", param="images"
-            )
+            raise _too_large(header)
         return PreparedImage(hash=content_hash, data=data, header=header, inputs=inputs, units=units)
 
     @contextmanager
@@ -159,9 +157,7 @@ class Projector:
             part = mtmd.mtmd_input_part(text=None, bitmap=bitmap)
             parts = (ctypes.POINTER(mtmd.mtmd_input_part) * 1)(ctypes.pointer(part))
             if mtmd.mtmd_tokenize_from_parts(self.pointer, chunks, parts, 1, False):
-                raise InvalidRequest(
-                    f"the model cannot take an image of {header.width} x {header.height} pixels", param="images"
-                )
+                raise _too_large(header)
             count = mtmd.mtmd_input_chunks_size(chunks)
             yield [mtmd.mtmd_input_chunks_get(chunks, index) for index in range(count)]
         finally:
@@ -213,3 +209,7 @@ def _tokens(chunk: Any) -> list[int]:
     count = ctypes.c_size_t()
     ids = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(count))
     return [ids[index] for index in range(count.value)]
+
+
+def _too_large(header: ImageHeader) -> InvalidRequest:
+    return InvalidRequest(f"the model cannot take an image of {header.width} x {header.height} pixels", param="images")

@@ -3,10 +3,8 @@
 Kept beside the copy that a device's test timed, and like it for one engine build and driver.
 """
 
-import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 
-from common.changes import Changes
 from common.clock import Clock
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2
@@ -16,7 +14,7 @@ from runner.host.devices.device_notes import DeviceNotes
 
 log = get_logger()
 
-LOOK_INTERVAL_S = 0.2
+WINDOWS_INTERVAL_S = 0.2
 HOUR_S = 3600
 LOADING = (cluster_pb2.RUNNER_STATE_LAUNCHED, cluster_pb2.RUNNER_STATE_LOADING)
 SERVING = (
@@ -37,20 +35,6 @@ class DecodeSpeeds:
         self._began_s = clock.now_s()
         self._seen: dict[str, tuple[str, int]] = {}  # by placement: process and number of its last window
         self._known: dict[str, tuple[str, DecodeSpeed]] = {}  # by device: what it holds for, and what is known
-
-    async def watch(
-        self,
-        changes: Changes,
-        records: Callable[[], Sequence[cluster_pb2.RunnerRecord]],
-        devices: Callable[[], Sequence[cluster_pb2.Device]],
-        engine_build: Callable[[], str],
-    ) -> None:
-        """Look whenever runners have said something; runs for ever."""
-        seen = -1
-        while True:
-            seen = await changes.beyond(seen)
-            self.look(records(), devices(), engine_build())
-            await asyncio.sleep(LOOK_INTERVAL_S)
 
     def look(
         self, records: Iterable[cluster_pb2.RunnerRecord], devices: Iterable[cluster_pb2.Device], engine_build: str

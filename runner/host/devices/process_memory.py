@@ -1,9 +1,7 @@
 """Bytes of a process on this node's devices beside its model: learned from loads, kept over restarts, and shown."""
 
-import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 
-from common.changes import Changes
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2
 from runner.core.devices.process_memory import Arrivals, CardUse, Samples, learn, learned_bytes, restored
@@ -12,7 +10,7 @@ from runner.host.devices.device_notes import DeviceNotes
 
 log = get_logger()
 
-LOOK_INTERVAL_S = 0.5
+FIGURES_INTERVAL_S = 0.5
 # Figures of a driver over all processes; others are predictions, or RAM.
 SOURCES = ("nvml", "sysfs")
 
@@ -24,20 +22,6 @@ class ProcessMemory:
         self._notes = notes
         self._lent = lent
         self._arrivals: dict[str, Arrivals] = {}  # by device
-
-    async def watch(
-        self,
-        changes: Changes,
-        records: Callable[[], Sequence[cluster_pb2.RunnerRecord]],
-        devices: Callable[[], Sequence[cluster_pb2.Device]],
-        engine_build: Callable[[], str],
-    ) -> None:
-        """Look whenever figures have come; runs for ever."""
-        seen = -1
-        while True:
-            seen = await changes.beyond(seen)
-            self.look(records(), devices(), engine_build())
-            await asyncio.sleep(LOOK_INTERVAL_S)
 
     def look(
         self, records: Iterable[cluster_pb2.RunnerRecord], devices: Iterable[cluster_pb2.Device], engine_build: str

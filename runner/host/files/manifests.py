@@ -10,10 +10,11 @@ from common.errors import InvalidRequest
 from common.paths import open_regular
 from runner.core.store.manifest import MANIFEST_BYTES_MAX
 from runner.core.store.names import StoreName
-from runner.host.home import sync_directory
+from runner.host.home import sync_directory, write_durably
 
 NAMES_MAX = 10_000
 _DEPTH = 4
+_MODE = 0o644  # other programs read the store, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,21 +68,8 @@ class ManifestStore:
         """
         path = self.path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # No name begins with a dot, so no reader takes the half-written file for a tag.
-        temporary = path.with_name(f".{path.name}.puna-partial")
-        try:
-            # A link at this path is refused, not written through.
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
-        for folder in (path.parent, *list(path.parent.parents)[: _DEPTH - 1]):
+        write_durably(path, content, mode=_MODE)
+        for folder in list(path.parent.parents)[: _DEPTH - 1]:
             sync_directory(folder)
 
     def delete(self, name: StoreName) -> bool:

@@ -98,7 +98,6 @@ class DiskTier:
         directory.mkdir(mode=0o700, exist_ok=True)
         if not key_path.exists():
             write_durably(key_path, os.urandom(_KEY_BYTES))
-            key_path.chmod(0o600)
         self._key = key_path.read_bytes()
         if len(self._key) != _KEY_BYTES:
             raise OSError(f"{key_path} is no key of {_KEY_BYTES} bytes; remove it to have a new one")

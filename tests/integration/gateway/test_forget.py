@@ -128,7 +128,7 @@ async def test_a_node_that_cannot_note_the_order_is_named_and_keeps_its_states(
     cluster: Cluster, states: NodeStates, tmp_path: Path
 ) -> None:
     save(states, salt_of(tmp_path, "ada"))
-    (tmp_path / "forgotten.json.new").mkdir()
+    (tmp_path / "forgotten.json").mkdir()
     (node,) = (await cluster.http.post(PATH, json={"tenant": "ada"})).json()["nodes"]
     assert (node["states"], "cannot be noted" in node["error"]) == (0, True)
     assert count(states) == 1

@@ -116,7 +116,7 @@ def test_a_link_in_the_place_of_a_half_written_manifest_is_not_written_through(
     manifests.write(name, b"1")
     theirs = tmp_path / "theirs"
     theirs.write_bytes(b"theirs")
-    manifests.path(name).with_name(".latest.puna-partial").symlink_to(theirs)
+    manifests.path(name).with_name(".latest.new").symlink_to(theirs)
     with pytest.raises(OSError, match="symbolic links"):
         manifests.write(name, b"2")
     assert (theirs.read_bytes(), manifests.read(name)) == (b"theirs", b"1")
