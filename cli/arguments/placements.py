@@ -107,17 +107,9 @@ def load(
     as_json: JsonNews = False,
 ) -> None:
     """Load a model, and say how that goes. At once, also after crashes that other loads wait for."""
-    from cli.progress import load_reporter
-
     options: dict[str, Any] = {"num_ctx": num_ctx, "require_gpu": require_gpu or None}
     alive = None if keep_alive is None else number_if_one(keep_alive)
-    news = server().stream("/puna/v1/load", {"model": model, "keep_alive": alive, "options": options})
-    try:
-        with closing(news), load_reporter(model, as_json=as_json) as report:
-            for one in news:
-                report(one)
-    except KeyboardInterrupt:
-        raise CommandFailed("not waited for any more; the load goes on", ExitCode.INTERRUPTED) from None
+    _follow("load", {"model": model, "keep_alive": alive, "options": options}, as_json=as_json)
 
 
 @app.command()
@@ -127,15 +119,19 @@ def move(
     as_json: JsonNews = False,
 ) -> None:
     """Move a model to another node: it is loaded there, then ends where it was. Running answers go on."""
+    _follow("move", {"model": model, "node": to}, as_json=as_json)
+
+
+def _follow(act: str, body: dict[str, Any], *, as_json: bool) -> None:
     from cli.progress import load_reporter
 
-    news = server().stream("/puna/v1/move", {"model": model, "node": to})
+    news = server().stream(f"/puna/v1/{act}", body)
     try:
-        with closing(news), load_reporter(model, as_json=as_json) as report:
+        with closing(news), load_reporter(body["model"], as_json=as_json) as report:
             for one in news:
                 report(one)
     except KeyboardInterrupt:
-        raise CommandFailed("not waited for any more; the move goes on", ExitCode.INTERRUPTED) from None
+        raise CommandFailed(f"not waited for any more; the {act} goes on", ExitCode.INTERRUPTED) from None
 
 
 @app.command()

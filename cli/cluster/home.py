@@ -20,6 +20,7 @@ from pathlib import Path
 from cli.core.server_address import connect_url
 from cli.settings import acts_in
 from common.audit.acts import ActLog
+from common.paths import replace_file
 from common.startup_error import StartupError
 
 _NAME = "puna.json"
@@ -240,10 +241,7 @@ class ClusterRecord:
 
 def write_record(home: Path, record: ClusterRecord) -> None:
     """Replace the file in one step: a reader sees the old or the new one."""
-    path = home / "run" / _NAME
-    temporary = path.with_suffix(".json.new")
-    temporary.write_text(json.dumps(asdict(record), indent=1))
-    temporary.replace(path)
+    replace_file(home / "run" / _NAME, json.dumps(asdict(record), indent=1).encode())
 
 
 class StateFile:

@@ -16,31 +16,24 @@ _EFFORTS = {
 _THINK_TEXT = 'invalid think value: "{}" (must be "high", "medium", "low", "max", true, or false)'
 
 
-def parse_think(value: object) -> Think | None:
-    """Parse a `think` field.
+def parse_think(value: object, effort: str | None = None, *, param: str = "") -> Think | None:
+    """Parse a `think` field; without one the level of effort in the field `param`, if there is any.
 
     Raises:
         InvalidRequest: neither a boolean nor one of the levels.
     """
     match value:
         case None:
-            return None
-        case True:
-            return Think.ON
-        case False:
-            return Think.OFF
+            return None if effort is None else _parse_effort(effort, param)
+        case True | False:
+            return Think.ON if value else Think.OFF
         case "low" | "medium" | "high" | "max":
             return Think(value)
         case _:
             raise InvalidRequest(_THINK_TEXT.format(str(value)[:64]), param="think")
 
 
-def parse_effort(effort: str, param: str) -> Think:
-    """Parse a level of effort.
-
-    Raises:
-        InvalidRequest: none of OpenAI's levels.
-    """
+def _parse_effort(effort: str, param: str) -> Think:
     if effort not in _EFFORTS:
         raise InvalidRequest(f"{param} must be one of {', '.join(_EFFORTS)}", param=param)
     return _EFFORTS[effort]

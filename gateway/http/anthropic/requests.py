@@ -10,7 +10,7 @@ from gateway.core.prepare.turns import with_system_first
 from gateway.core.request.answer_format import AnswerFormat, only_one, parse_grammar_field, parse_output_format
 from gateway.core.request.answers import AnswerRequest, Chat, Dialect, Message, Think
 from gateway.core.request.conversation import template_kwargs
-from gateway.core.request.thinking import parse_effort, parse_think
+from gateway.core.request.thinking import parse_think
 from gateway.core.request.tool_choice import anthropic_choice
 from gateway.http.anthropic.blocks import Turn, checked_blocks, our_call_id
 from gateway.http.anthropic.bodies import AnthropicMessage, AnthropicTool, CountTokensBody, MessagesBody
@@ -225,7 +225,7 @@ def think_of(body: CountTokensBody) -> Think | None:
         text = "thinking.type must be enabled, adaptive, between_tools or disabled"
         raise InvalidRequest(text, param="thinking.type")
     effort = config.effort if config is not None else None
-    level = None if effort is None else parse_effort(effort, "output_config.effort")
+    level = parse_think(None, effort, param="output_config.effort")
     if thinking is not None and thinking.type in _THINKING_OFF:
         return Think.OFF
     return level if level is not None or thinking is None else Think.ON

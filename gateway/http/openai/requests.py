@@ -14,7 +14,7 @@ from gateway.core.request.conversation import template_kwargs
 from gateway.core.request.images import URLS_REFUSED, PlacedImage, RequestImage
 from gateway.core.request.logprobs import check_top_logprobs
 from gateway.core.request.option_table import OptionValue
-from gateway.core.request.thinking import parse_effort, parse_think
+from gateway.core.request.thinking import parse_think
 from gateway.core.request.tool_choice import offered_tools, openai_choice
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.service import Service, checked_options
@@ -205,9 +205,7 @@ def checked_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, obje
 
 def _think(body: ChatCompletionBody) -> Think | None:
     effort = body.reasoning_effort or (body.reasoning.effort if body.reasoning else None)
-    if body.think is not None or effort is None:
-        return parse_think(body.think)
-    return parse_effort(effort, "reasoning_effort")
+    return parse_think(body.think, effort, param="reasoning_effort")
 
 
 def _message(message: OpenAiMessage, place: str) -> Message:

@@ -8,7 +8,7 @@ from gateway.core.request.answer_format import AnswerFormat, only_one, parse_gra
 from gateway.core.request.answers import AnswerRequest, Chat, Dialect, Message, Think
 from gateway.core.request.conversation import template_kwargs
 from gateway.core.request.logprobs import check_top_logprobs
-from gateway.core.request.thinking import parse_effort, parse_think
+from gateway.core.request.thinking import parse_think
 from gateway.core.request.tool_choice import offered_tools, openai_choice
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.service import Service, checked_options
@@ -162,9 +162,7 @@ def _note_ignored(body: ResponsesBody, ignored: Ignored) -> None:
 
 def _think(body: InputTokensBody) -> Think | None:
     effort = body.reasoning.effort if body.reasoning is not None else None
-    if body.think is not None or effort is None:
-        return parse_think(body.think)
-    return parse_effort(effort, "reasoning.effort")
+    return parse_think(body.think, effort, param="reasoning.effort")
 
 
 def _format(body: ResponsesBody) -> AnswerFormat | None:

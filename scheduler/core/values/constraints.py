@@ -213,27 +213,18 @@ def device_obstacle(constraints: Constraints, node: NodeView, device: DeviceView
 
 
 def _own_obstacle(constraints: Constraints, node: NodeView, device: DeviceView) -> str:
-    if device.kind is DeviceKind.CPU:
-        return _host_obstacle(constraints, node, device)
+    is_cpu = device.kind is DeviceKind.CPU
+    if is_cpu and constraints.require_gpu:
+        return "require_gpu"
+    if is_cpu and constraints.max_shape is not Shape.CPU:
+        return "max_shape"
+    if is_cpu and constraints.num_gpu:
+        return "num_gpu"
     if constraints.devices and not _is_named(constraints.devices, node, device):
         return "devices"
     if constraints.backend and device.backend.lower() != constraints.backend.lower():
         return "backend"
-    return "num_gpu" if constraints.num_gpu == 0 else ""
-
-
-def _host_obstacle(constraints: Constraints, node: NodeView, host: DeviceView) -> str:
-    if constraints.require_gpu:
-        return "require_gpu"
-    if constraints.max_shape is not Shape.CPU:
-        return "max_shape"
-    if constraints.num_gpu:
-        return "num_gpu"
-    if constraints.devices and not _is_named(constraints.devices, node, host):
-        return "devices"
-    if constraints.backend and host.backend.lower() != constraints.backend.lower():
-        return "backend"
-    return ""
+    return "num_gpu" if not is_cpu and constraints.num_gpu == 0 else ""
 
 
 def unmatched(constraints: Constraints, nodes: Iterable[NodeView]) -> str:
