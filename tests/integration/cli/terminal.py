@@ -12,10 +12,10 @@ import termios
 import time
 from pathlib import Path
 
+from tests.waiting import wait_until
+
 ROOT = Path(__file__).resolve().parents[3]
 ANSWERED_WITHIN_S = 150.0
-# Long enough for a busy machine to answer a Ctrl-C that was heard.
-TYPED_AGAIN_S = 30.0
 # Makes standard input the controlling terminal, so that its Ctrl-C becomes a signal, and becomes the command.
 _TAKE_TERMINAL = """
 import fcntl, os, sys, termios
@@ -55,15 +55,17 @@ class Terminal:
         return (before + text.encode()).decode().replace("\r\n", "\n")
 
     def interrupt(self, text: str) -> str:
-        """Type Ctrl-C, and wait for the text that it leads to.
+        """Type Ctrl-C once the command waits for keys, and wait for the text that it leads to.
 
-        Once more if it does not come: Python hears a Ctrl-C that falls between its prompt and its wait for keys only
-        when the next key comes.
+        Python hears one that falls between its prompt and its wait for keys only with the next one.
         """
+        wait_until(self._sleeps, deadline_s=ANSWERED_WITHIN_S, what="the command waits for keys")
         self.type(CTRL_C)
-        if not self._appears(text, TYPED_AGAIN_S):
-            self.type(CTRL_C)
         return self.wait_for(text)
+
+    def _sleeps(self) -> bool:
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] == "S"
 
     def rest(self) -> str:
         """Everything until the command ends."""
