@@ -31,7 +31,7 @@ class BatchRow(NamedTuple):
     tenant: str = ""
     rank: int = 0  # the band that it counts as; a lower number goes first
     waited_s: float = 0.0  # of a generating one, since its last token
-    tokens: int = 0  # how many of the pending inputs the plan takes, the first ones
+    tokens: int = 0  # how many of the pending inputs the plan takes, the first ones; of a generating one all that fit
 
     @property
     def complete(self) -> bool:
@@ -106,6 +106,8 @@ def plan_batch(
         wait_s: for which generating sequences may wait for this call without a row in it; 0: none does.
     """
     full = tuple([row.key for row in wanted if row.room_tokens < 1])
+    if not full and len(wanted) <= batch_tokens and all(row.generating for row in wanted):
+        return BatchPlan(tuple([row._replace(tokens=row.pending_tokens) for row in wanted]), full, ())
     able = [row for row in wanted if row.room_tokens >= 1]
     able.sort(key=lambda row: (not row.generating and 1 + row.rank, row.pending_tokens - row.passed_tokens))
     if clocks is not None and len(clocks) > 1:

@@ -24,7 +24,12 @@ class Contender(NamedTuple):
     @property
     def rank(self) -> int:
         """Return the band that it counts as; a lower number goes first."""
-        return max(Band.HIGH, self.band - int((self.waited_s + self.pauses * PAUSE_AGE_S) // AGE_S))
+        return rank_of(self.band, self.waited_s + self.pauses * PAUSE_AGE_S)
+
+
+def rank_of(band: Band, waited_s: float) -> int:
+    """Return the band that a request counts as after so long without what it wants."""
+    return band if waited_s < AGE_S else max(Band.HIGH, band - int(waited_s // AGE_S))
 
 
 def in_order(waiting: Iterable[Contender]) -> list[Contender]:

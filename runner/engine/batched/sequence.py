@@ -7,7 +7,7 @@ from common.clock import NS_PER_S
 from runner.core.grammar.token_grammar import GrammarCursor
 from runner.core.sequence.endings import EndRules, generated_tokens_max
 from runner.core.sequence.media import PreparedImage
-from runner.core.sequence.preemption import Contender
+from runner.core.sequence.preemption import Contender, rank_of
 from runner.core.sequence.reasoning_budget import ReasoningCursor
 from runner.core.sequence.requests import GenerationRequest, PreparedPrompt
 from runner.core.sequence.sequence_names import SequenceNames
@@ -119,7 +119,7 @@ class Sequence:
     def rank(self, now_ns: int) -> int:
         """Return the band that it counts as in a batch: time without a token raises it."""
         waited_ns = now_ns - (self.last_token_ns or self.submitted_ns)
-        return Contender(self.id, self.request.band, waited_ns / NS_PER_S).rank
+        return rank_of(self.request.band, waited_ns / NS_PER_S)
 
     def stamp_slot(self, *, now_ns: int, sampling_ns: int) -> None:
         """Note that it is given a slot. The time of a pause counts as waiting, not as computing."""

@@ -104,6 +104,14 @@ def test_a_prompt_of_a_higher_band_precedes_shorter_ones_and_shares_no_call(cloc
     assert plan.left_out == (0,)
 
 
+def test_a_call_of_generating_sequences_alone_holds_each_in_the_order_of_slots() -> None:
+    demands = [demand(key, 1, generating=True, rank=key % 3) for key in range(5)]
+    plan = plan_batch(demands, batch_tokens=5)
+    assert [(row.key, row.tokens) for row in plan.rows] == [(key, 1) for key in range(5)]
+    beside_a_full_one = plan_batch([*demands, demand(5, 1, generating=True, room=0)], batch_tokens=5)
+    assert plan == beside_a_full_one._replace(full=())
+
+
 def test_prompts_of_one_lower_band_share_a_call_beside_generating_sequences() -> None:
     demands = [demand(0, 10, rank=2), demand(1, 20, rank=2), demand(2, 1, generating=True)]
     assert taken(plan_batch(demands, batch_tokens=512)) == {2: 1, 0: 10, 1: 20}
