@@ -90,8 +90,10 @@ def unload(cluster: Cluster) -> None:
 
 def use_key(page: Watched, key: str) -> None:
     dialog = page.page.get_by_role("dialog", name="API key")
+    # Without a key it opens by itself, before the page says so.
+    expect(page.page.locator("#link")).not_to_have_attribute("data-state", "connecting")
     if not dialog.is_visible():
-        page.page.get_by_role("button", name="Key").click()
+        page.page.get_by_role("button", name=re.compile("^Key")).click()
     dialog.get_by_label("Key").fill(key)
     dialog.get_by_role("button", name="Use this key").click()
 
