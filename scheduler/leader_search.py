@@ -1,4 +1,4 @@
-"""Search for the scheduler that leads: which refusals another one may answer, and for how long one is waited for."""
+"""Search for the scheduler that leads: over all addresses, and for as long as a standby needs to take over."""
 
 import asyncio
 

@@ -31,7 +31,7 @@ class BatchRow(NamedTuple):
     tenant: str = ""
     rank: int = 0  # the band that it counts as; a lower number goes first
     waited_s: float = 0.0  # of a generating one, since its last token
-    tokens: int = 0  # how many of the pending inputs the plan takes, the first ones; of a generating one all that fit
+    tokens: int = 0  # how many of the pending inputs the plan takes, the first ones
 
     @property
     def complete(self) -> bool:

@@ -1,4 +1,4 @@
-"""The search for the leader: who is asked after a refusal, and what is said when nobody leads."""
+"""The search for the leader: whether it goes on after refusals, and the error that it ends with."""
 
 import pytest
 
