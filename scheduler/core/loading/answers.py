@@ -10,7 +10,7 @@ from scheduler.core.state.effects import (
 )
 from scheduler.core.state.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState
 from scheduler.core.state.replicas import serving_replicas, will_do
-from scheduler.core.values.desired import DesiredPlacement, Phase
+from scheduler.core.values.desired import Phase
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.view import RunnerView
 
@@ -59,13 +59,8 @@ def fail(state: ClusterState, job: LoadJob, fault: Fault, now_s: float) -> None:
     """End a load and answer all its callers with the reason. A start under way is stopped by the calling function."""
     job.move(LoadState.FAILED, now_s)
     state.jobs.pop(job.id, None)
-    record, model = job.record, state.models[job.model_digest]
-    if record is not None:
-        if record.placement_id not in state.stops:
-            _end_record(state, job, record)
-        model.failures = model.failures.once_more(now_s)
-    elif not job.was_asked:
-        model.keep_failures = model.keep_failures.once_more(now_s)
+    if state.leadership is not None:  # else its host goes on, and the next leader takes the start up
+        _count_failure(state, job, now_s)
     state.note(
         "model.load_failed", model=job.model_name, reason=fault.reason, text=fault.message, attempts=job.failed.count,
         load_s=round(now_s - job.created_s, 3), callers=len(job.callers),
@@ -75,17 +70,18 @@ def fail(state: ClusterState, job: LoadJob, fault: Fault, now_s: float) -> None:
         state.emit(AnswerFailed(callers=callers, fault=fault))
 
 
-def _end_record(state: ClusterState, job: LoadJob, record: DesiredPlacement) -> None:
-    """Drop the record of a failed load; if it replaced a lost replica, keep it as lost, to be replaced again.
-
-    With leadership only the load ends: its host goes on, and the next leader takes the start up.
-    """
-    if state.leadership is None:
-        return
-    if job.own is None:
-        forget(state, record.placement_id)
-        return
-    state.save_record(record.in_phase(Phase.LOST))
+def _count_failure(state: ClusterState, job: LoadJob, now_s: float) -> None:
+    """Count a failed load and drop its record; that of a lost replica is kept as lost, to be replaced again."""
+    record, model = job.record, state.models[job.model_digest]
+    if record is not None:
+        model.failures = model.failures.once_more(now_s)
+        is_stopped = record.placement_id in state.stops
+        if job.own is None and not is_stopped:
+            forget(state, record.placement_id)
+        elif not is_stopped:
+            state.save_record(record.in_phase(Phase.LOST))
+    elif not job.was_asked:
+        model.keep_failures = model.keep_failures.once_more(now_s)
 
 
 def forget(state: ClusterState, placement_id: str) -> None:

@@ -153,7 +153,8 @@ def _plan(state: ClusterState, job: LoadJob, now_s: float) -> None:
     job.behind = ()
     if not isinstance(outcome, MeasureFirst):
         job.placement = None  # kept during a measurement: its promises hold the room that was made
-    if not job.may_evict and isinstance(outcome, Refusal | Placement) and _is_costly(outcome):
+    evicts = isinstance(outcome, Placement) and outcome.victims
+    if not job.may_evict and (evicts or isinstance(outcome, Refusal)):
         fail(state, job, unavailable("there is no room for one replica more"), now_s)
         return
     outcome = with_blockers(state, job, outcome, now_s)
@@ -220,10 +221,6 @@ def _waits_for_excluded(state: ClusterState, job: LoadJob, placement: Placement,
     job.restart = pause_after_crash(state, job.model_digest, now_s, on_excluded=True)
     job.busy_since_s = None
     return job.restart is not None
-
-
-def _is_costly(outcome: Placement | Refusal) -> bool:
-    return isinstance(outcome, Refusal) or bool(outcome.victims)
 
 
 def _measure(state: ClusterState, job: LoadJob, wanted: MeasureFirst, now_s: float) -> None:

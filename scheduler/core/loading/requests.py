@@ -97,6 +97,11 @@ def _move(state: ClusterState, event: EnsureRequested, model: ModelFile, now_s: 
     if not elsewhere:
         state.emit(AnswerReady(callers=(event.caller_id,), model_name=model.name))
         return
+    nodes = (node.id,)
+    moves = [one for one in state.jobs_by_age() if one.moves and one.model_digest == model.digest]
+    if under_way := next((job for job in moves if job.target.constraints.nodes == nodes), None):
+        attach(state, under_way, event.caller_id, now_s)
+        return
     source = elsewhere[0][2]
     record = state.desired.get(source.placement_id)
     asked = NO_LOAD_OPTIONS if record is None else record.asked.options
@@ -104,7 +109,7 @@ def _move(state: ClusterState, event: EnsureRequested, model: ModelFile, now_s: 
         state, model, now_s=now_s, wanted=source.layout.context_tokens, options=asked, is_extra=True, reason=MOVE
     )
     job.moves, job.own, job.keep_alive_ms = source.placement_id, None, None if record is None else record.keep_alive_ms
-    job.target = replace(job.target, constraints=replace(job.target.constraints, nodes=(node.id,)))
+    job.target = replace(job.target, constraints=replace(job.target.constraints, nodes=nodes))
     attach(state, job, event.caller_id, now_s)
 
 

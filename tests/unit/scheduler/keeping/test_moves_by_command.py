@@ -111,6 +111,17 @@ def test_a_replica_that_is_there_already_is_the_answer() -> None:
     assert places(world) == [here]
 
 
+def test_a_move_that_is_asked_for_again_is_the_same_one() -> None:
+    world, _, there = serving()
+    world.ensure("operator", move_to=there)
+    world.ensure("again", move_to=there)
+    world.settle()
+    world.pass_time(3)
+    world.settle()
+    assert places(world) == [there]
+    assert (world.is_ready("operator"), world.is_ready("again")) == (True, True)
+
+
 def test_a_request_does_not_join_a_move() -> None:
     world, _, there = serving()
     (before,) = world.runners

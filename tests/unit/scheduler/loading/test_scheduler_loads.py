@@ -166,6 +166,7 @@ def test_losing_leadership_answers_every_waiter_once(at: str) -> None:
     for caller in ("c1", "c2"):
         assert world.fault(caller).reason == "not_leading"
         assert world.fault(caller).message == "another scheduler leads: b:1"
+    assert not world.core.state.models["digest-m"].failures.count, "the model has no part in it"
 
 
 def test_more_waiters_than_allowed_are_told_to_come_again() -> None:
