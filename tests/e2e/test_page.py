@@ -1,5 +1,7 @@
 """The page against a real cluster: every view, by mouse and by keyboard, in light, dark and narrow."""
 
+import contextlib
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -75,6 +77,17 @@ def test_files_come_with_a_policy_and_are_asked_for_again(served: Cluster) -> No
     assert (again.status_code, again.content) == (304, b"")
     for path in ("/ui/nothing.js", "/ui/../app.py", "/ui/%2e%2e/app.py"):
         assert httpx.get(served.url + path, timeout=60).status_code == 404
+
+
+@pytest.mark.parametrize("lost", ["app.js", "store.js", "base.css"])
+def test_a_page_that_lost_a_part_on_the_way_is_loaded_again(browser: Browser, served: Cluster, lost: str) -> None:
+    with contextlib.closing(browser.new_context()) as context:
+        page = context.new_page()
+        page.route(f"**/ui/{lost}", lambda route: route.abort(), times=1)
+        loads = itertools.count(1)
+        with page.expect_event("load", lambda _: next(loads) == 2):
+            page.goto(f"{served.url}/ui")
+        expect(page.locator("#link-text")).to_have_text("Connected")
 
 
 def test_the_fleet_shows_devices_with_their_real_bytes(page: Watched, served: Cluster) -> None:
