@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextvars import Context
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -135,8 +136,9 @@ class _MultiplexedCall:
             self._news.set()
             call.cancel()
             sequences, self._sequences = self._sequences, {}
+            broken = partial(ModelUnavailable, f"{UNREACHABLE}: the runner ended the call", retry_after_s=1.0)
             for sequence in sequences.values():
-                sequence.fail(_broken() if error is None else from_rpc_error(error))
+                sequence.fail(broken() if error is None else from_rpc_error(error))
 
     def _wake(self) -> None:
         """Wake the readers once no message has come for a moment, a few in each pass."""
@@ -279,7 +281,3 @@ class SequenceEvents(AsyncIterator[runner_pb2.GenerateEvent]):
         """Have the reader look at what is there."""
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
-
-
-def _broken() -> PunaError:
-    return ModelUnavailable(f"{UNREACHABLE}: the runner ended the call", retry_after_s=1.0)

@@ -326,8 +326,8 @@ def count_step(report: StepReport) -> None:
         metrics.DECODE_SECONDS.inc(report.decode_s)
         for _ in range(report.decode_calls):
             metrics.DECODE_STEP_S.observe(report.decode_s / report.decode_calls)
+            metrics.BATCH_SEQUENCES.observe(report.batch_sequences)
         metrics.DECODE_GAP_SECONDS.inc(report.gap_s)
-        metrics.BATCH_SEQUENCES.observe(report.batch_sequences)
         metrics.PROMPT_TOKENS.inc(report.prompt_tokens)
         metrics.GENERATED_TOKENS.inc(report.generated_tokens)
     if report.returned:

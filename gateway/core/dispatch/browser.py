@@ -84,7 +84,7 @@ def host_name(host: str) -> str:
     host = host.strip().lower()
     if host.startswith("["):
         name, bracket, port = host[1:].partition("]")
-        return name if bracket and (not port or _is_port(port)) else ""
+        return name if bracket and (not port or (port[0] == ":" and port[1:].isdecimal())) else ""
     name, colon, port = host.partition(":")
     return name if not colon or port.isdecimal() else ""
 
@@ -93,10 +93,6 @@ def is_loopback_name(name: str) -> bool:
     """Return True for localhost and loopback addresses."""
     address = _address(name)
     return name == "localhost" or (address is not None and address.is_loopback)
-
-
-def _is_port(text: str) -> bool:
-    return text.startswith(":") and text[1:].isdecimal()
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -48,7 +48,8 @@ class ChunkMaker:
         match event:
             case Delta():
                 said = replace(event, tool_calls=tuple(self._complete(event.tool_calls)))
-                if said.content or said.reasoning or said.tool_calls or _has_logprobs(said):
+                has_logprobs = any(token.logprob is not None for token in said.tokens)
+                if said.content or said.reasoning or said.tool_calls or has_logprobs:
                     yield self.chunk(said)
             case Done():
                 yield self.last(Delta(tool_calls=(self._call,) if self._call else ()), event)
@@ -164,7 +165,3 @@ def validated_answer_body(body_type: type[AnswerBody], data: object) -> AnswerBo
 def _tool_call(call: CallDelta) -> dict[str, object]:
     function = {"index": call.index, "name": call.name, "arguments": call.arguments_object()}
     return {"id": call.id, "function": function}
-
-
-def _has_logprobs(delta: Delta) -> bool:
-    return any(token.logprob is not None for token in delta.tokens)

@@ -109,13 +109,10 @@ def restored(shown_bytes_s: object, windows: object, hours: object) -> DecodeSpe
     """Restore the readable part of a stored speed."""
     if not isinstance(hours, list) or not _is_speed(shown_bytes_s) or not isinstance(windows, int):
         return DecodeSpeed()
-    kept = tuple((int(pair[0]), float(pair[1])) for pair in hours if _is_hour(pair))
+    pairs = [pair for pair in hours if isinstance(pair, list) and len(pair) == 2 and all(map(_is_speed, pair))]
+    kept = tuple((int(hour), float(bytes_s)) for hour, bytes_s in pairs)
     windows = max(0, min(windows, WINDOWS_MIN))
     return DecodeSpeed(shown_bytes_s=float(shown_bytes_s), windows=windows, hours=kept[-HOURS_KEPT:])
-
-
-def _is_hour(pair: object) -> bool:
-    return isinstance(pair, list) and len(pair) == 2 and all(map(_is_speed, pair))
 
 
 def _is_speed(value: object) -> TypeGuard[float]:

@@ -82,7 +82,20 @@ class StepTimes:
 
     def limit_s(self, inputs: int) -> float:
         """Return the duration after which a step with such a call counts as hung."""
-        return max(self.limit_s_min, HUNG_TIMES * self._expected_s(inputs.bit_length()))
+        return max(self.limit_s_min, HUNG_TIMES * self.expected_s(inputs))
+
+    def expected_s(self, inputs: int) -> float:
+        """Return how long a call of so many inputs takes.
+
+        Calls of this size count, else of the next larger one, else the largest, as if each input took its share.
+        """
+        size = inputs.bit_length()
+        if size in self._calls:
+            return self._calls[size][1]
+        known = min((one for one in self._calls if one >= size), default=max(self._calls, default=None))
+        if known is None:
+            return FIRST_S
+        return self._calls[known][1] * float(1 << max(0, size - known))
 
     def cost(self) -> CallCost:
         """Return the line through the smallest and the largest calls, of prompts where they are known."""
@@ -94,13 +107,6 @@ class StepTimes:
         (few, few_s), (many, many_s) = calls[min(calls)], calls[max(calls)]
         token_s = max(0.0, (many_s - few_s) / (many - few))
         return CallCost(fixed_s=max(0.0, few_s - few * token_s), token_s=token_s)
-
-    def _expected_s(self, size: int) -> float:
-        """Take calls of this size, else of the next larger one, else the largest, as if each input took its share."""
-        known = min((one for one in self._calls if one >= size), default=max(self._calls, default=None))
-        if known is None:
-            return FIRST_S
-        return self._calls[known][1] * float(1 << max(0, size - known))
 
 
 def _learn(calls: _Averages, inputs: int, seconds: float) -> None:

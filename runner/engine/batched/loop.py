@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 
 from common.clock import NS_PER_S
 from common.errors import PunaError, QueueFull
@@ -18,6 +19,7 @@ from runner.core.grammar.token_grammar import NO_TOKEN
 from runner.core.layout.layout import COPIES_BYTES_MAX
 from runner.core.sequence.batching import (
     STREAMS_WAIT_S_MAX,
+    UNKNOWN_COST,
     BatchPlan,
     BatchRow,
     TenantClocks,
@@ -39,6 +41,7 @@ from runner.engine.batched.slot_table import Slot, SlotTable
 from runner.engine.batched.speculation import Speculator
 from runner.engine.batched.state_keeper import StateKeeper
 from runner.engine.contract.engine import (
+    REPORT_INTERVAL_S,
     Ended,
     EngineListener,
     Failed,
@@ -62,6 +65,7 @@ class BatchedOptions:
     """Options that are not part of the layout."""
 
     policy: SlotPolicy = SlotPolicy.BEST
+    report_interval_s: float = REPORT_INTERVAL_S
     overlap: bool = True  # False: text work of a step is done before the next one is planned
     idle_test_s: float = IDLE_TEST_S  # between tests of idle devices
     verify: bool = False  # check the slots' bookkeeping against the engine's after every step
@@ -191,13 +195,11 @@ class Loop(EngineLoop):
             self.states.save_idle()
 
     def _cancel(self, request_id: int) -> None:
-        found = self._find(request_id)
-        if found is not None:
+        if (found := self._find(request_id)) is not None:
             self._drop(found)
 
     def _pause(self, sequence_id: int, paused: bool) -> None:
-        found = self._find(sequence_id)
-        if found is not None:
+        if (found := self._find(sequence_id)) is not None:
             found.paused = paused
 
     def _take_encoded(self, done: EncodingDone) -> None:
@@ -207,10 +209,8 @@ class Loop(EngineLoop):
         self._report.encode_s += done.seconds
 
     def _find(self, sequence_id: int) -> Sequence | None:
-        running = self._running.get(sequence_id)
-        if running is not None:
-            return running
-        return next((sequence for sequence in self._waiting if sequence.id == sequence_id), None)
+        waiting = (sequence for sequence in self._waiting if sequence.id == sequence_id)
+        return self._running.get(sequence_id) or next(waiting, None)
 
     def _drop(self, sequence: Sequence) -> None:
         """Free what a cancelled or failed sequence has."""
@@ -356,7 +356,8 @@ class Loop(EngineLoop):
         if self._rows_turn:
             assert self.media is not None
             return plan_batch(rows, batch_tokens=self.media.rows_max, clocks=clocks)
-        cost = self._times.cost()
+        # Generating sequences alone are not chosen by what a call costs.
+        cost = UNKNOWN_COST if all(row.generating for row in tokens) else self._times.cost()
         expected = self._bands.expected([one.request.band for one in self._running.values()], now_ns / NS_PER_S)
         one_comes = any(one.fetching for one in self._waiting)
         tokens, wait_s = hold_streams(tokens, cost=cost, expected_band=expected, one_comes=one_comes)
@@ -375,12 +376,9 @@ class Loop(EngineLoop):
     ) -> None:
         """Collect the next inputs of a sequence with images ahead: tokens or rows."""
         assert self.media is not None
-        error = self.media.store.failure(sequence.id)
-        if error is not None:
+        if (error := self.media.store.failure(sequence.id)) is not None:
             self._fail(sequence, error)
-            return
-        demand = self.media.demand(slot, sequence, room)
-        if demand is not None:
+        elif (demand := self.media.demand(slot, sequence, room)) is not None:
             demand = demand._replace(rank=sequence.rank(now_ns))
             (rows if sequence.pending[0] < 0 else tokens).append(demand)
 
@@ -444,8 +442,7 @@ class Loop(EngineLoop):
         """Run the rows, fewer if cells run out; return those that ran and where their logits are (-1: none)."""
         while rows:
             outputs = self._fill(rows, started_ns)
-            self._expect_call(self._inputs(rows))
-            self._tell()
+            self._tell(ahead_s=self._expect_call(self._inputs(rows)))
             self._called_ns = time.monotonic_ns()
             if self._synced_ns:
                 self._report.gap_s += (self._called_ns - self._synced_ns) / NS_PER_S
@@ -560,6 +557,7 @@ class Loop(EngineLoop):
         """Choose a token, report it, and make it pending unless it is the last; NO_TOKEN: the answer had ended."""
         report = self._report
         logits = self._context.logits(place).copy() if sequence.request.top_logprobs is not None else None
+        report.has_logits |= logits is not None
         try:
             token_id = self._pool.sample(SamplingJob(sequence.sampler, place, sequence.rules.generated))
         except PunaError as error:
@@ -581,9 +579,11 @@ class Loop(EngineLoop):
             self._free(sequence, unheld_tokens=1)
         return token_id
 
-    def _tell(self) -> None:
-        """Report what happened, if anything did."""
+    def _tell(self, *, ahead_s: float = inf) -> None:
+        """Report what happened, if anything did, unless it can wait for what a call of `ahead_s` brings."""
         report = self._report
+        if not self._slots_moved and report.can_wait(ahead_s, interval_s=self._options.report_interval_s):
+            return
         report.slots_busy, report.waiting = self._slots.busy, len(self._waiting)
         now = (report.slots_busy, report.waiting)
         if self._slots_moved or now != self._reported:

@@ -128,8 +128,7 @@ class Speculator:
         if not self.state.off_reason and len(rows) <= SEQUENCES_MAX:
             self.calls.see(inputs, seconds)
             self._allowance.earn(EARNED)
-            alone_s = self.calls.seconds(len(rows), like=len(rows))
-            if self._drafted_rows and alone_s:
+            if self._drafted_rows and (alone_s := self.calls.seconds(len(rows), like=len(rows))):
                 self._allowance.earn(1.0 - self.calls.seconds(inputs, like=len(rows)) / alone_s)
 
     def withdraw(self, rows: Rows[BatchRow]) -> bool:

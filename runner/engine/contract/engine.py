@@ -1,5 +1,6 @@
 """Contract of every engine with the server, and its reports. No engine is imported here."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -7,6 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from common.clock import NS_PER_S
 from common.errors import PunaError, UnsupportedCapability
 from common.spec.layout import Layout
 from common.spec.speculation import Speculation
@@ -17,6 +19,9 @@ from runner.core.sequence.endings import Ending
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest
 from runner.core.threads.step_times import EngineStep
+
+# Tokens of shorter calls are reported together: each report takes a processor away from the threads that compute.
+REPORT_INTERVAL_S = 0.01
 
 
 class Progressed(NamedTuple):
@@ -116,6 +121,14 @@ class StepReport:
     holders: tuple[int, ...] = ()  # sequences whose prompts slots hold from the beginning on, also ended ones
     parked: tuple[ParkedPrefix, ...] = ()  # likewise, of prompts that were moved to host RAM; the newest first
     cost: CallCost = UNKNOWN_COST  # of a decode call, as measured so far
+    has_logits: bool = False
+    begun_ns: int = field(default_factory=time.monotonic_ns, compare=False)  # when the report before was made
+
+    def can_wait(self, ahead_s: float, *, interval_s: float) -> bool:
+        """Return True if it has tokens alone, none of them a first one, and a call of `ahead_s` ends soon enough."""
+        if self.has_logits or len(self.outcomes) > self.generated_tokens:
+            return False
+        return (time.monotonic_ns() - self.begun_ns) / NS_PER_S + ahead_s < interval_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import llama_cpp.llama_cpp as llama
-import numpy as np
-from numpy.typing import NDArray
 
 from common.clock import NS_PER_S
 from common.errors import BadModelFile, PunaError
@@ -85,7 +83,7 @@ class DraftModel:
         if len(tokens) == 1:
             self._times.append((time.monotonic_ns() - began_ns) / NS_PER_S)
         lane.held += tokens
-        return int(self._row(place).argmax()) if guesses else -1
+        return int(self.context.logits(place)[: self.tokens_known].argmax()) if guesses else -1
 
     def keep(self, slot_id: int, tokens: int) -> None:
         """Erase what a lane holds beyond its first tokens."""
@@ -115,9 +113,6 @@ class DraftModel:
         """Free context and weights."""
         self.context.close()
         self._model.close()
-
-    def _row(self, place: int) -> NDArray[np.float32]:
-        return self.context.logits(place)[: self.tokens_known]
 
 
 def vocabulary_facts(model_pointer: int) -> VocabularyFacts:

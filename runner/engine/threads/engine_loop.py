@@ -78,9 +78,10 @@ class EngineLoop(ABC):
         self.step = self.step.ended()
         return worked
 
-    def _expect_call(self, inputs: int) -> None:
-        """Allow the current step the time of a call of so many inputs."""
-        self.step = self.step._replace(limit_s=self._times.limit_s(inputs))
+    def _expect_call(self, inputs: int) -> float:
+        """Allow the current step the time of a call of so many inputs; return how long it is expected to take."""
+        self.step = EngineStep(self.step.number, self._times.limit_s(inputs))
+        return self._times.expected_s(inputs)
 
     @abstractmethod
     def _work(self) -> bool:

@@ -215,7 +215,7 @@ async def test_the_next_step_is_submitted_before_the_text_work_of_the_last(
     a whole step.
     """
     trace: list[str] = []
-    async with running(zoo("dense"), slots=1) as engine:
+    async with running(zoo("dense"), slots=1, report_interval_s=0.0) as engine:
         loop = engine.engine._loop
         assert loop is not None
         fill = loop._fill
@@ -238,7 +238,7 @@ async def test_the_next_step_is_submitted_before_the_text_work_of_the_last(
 async def test_text_of_a_step_is_worked_on_while_a_device_computes_the_next(zoo: Zoo) -> None:
     """Each call takes, as on a slow device, until the text of the call before it has been worked on."""
     told, calls = threading.Semaphore(0), itertools.count(1)
-    async with running(zoo("dense"), slots=1) as engine:
+    async with running(zoo("dense"), slots=1, report_interval_s=0.0) as engine:
         assert engine.engine._loop is not None
         context = engine.engine._loop._context
         decode = context.decode
@@ -253,6 +253,29 @@ async def test_text_of_a_step_is_worked_on_while_a_device_computes_the_next(zoo:
         engine.on_step = lambda report: told.release() if report.generated_tokens else None
         answer = await engine.ask("Hello", max_tokens=30, ignore_eos=True)
     assert len(answer.tokens) == 30
+
+
+@pytest.mark.behaviour("B-01")
+async def test_tokens_of_short_steps_are_reported_together_besides_the_first_and_the_last(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=2, report_interval_s=3600.0) as engine:
+        # The first token of a sequence brings what the other one has with it.
+        answers = await asyncio.gather(
+            engine.ask("Hello", max_tokens=30, ignore_eos=True), engine.ask("Bye", max_tokens=60, ignore_eos=True)
+        )
+        assert [len(answer.tokens) for answer in answers] == [30, 60]
+        assert sum(report.generated_tokens > 0 for report in engine.reports) <= 4
+        assert engine.decode_calls >= 60
+        # Log-probabilities take memory, so they do not gather.
+        engine.reports.clear()
+        await engine.ask("Hello", max_tokens=30, ignore_eos=True, top_logprobs=1)
+        assert sum(report.generated_tokens == 1 for report in engine.reports) == 30
+
+
+@pytest.mark.behaviour("B-01")
+async def test_tokens_do_not_wait_for_a_longer_step(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=1, report_interval_s=1e-9) as engine:
+        await engine.ask("Hello", max_tokens=30, ignore_eos=True)
+        assert sum(report.generated_tokens == 1 for report in engine.reports) == 30
 
 
 @pytest.mark.behaviour("B-113")

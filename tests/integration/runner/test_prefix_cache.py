@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -228,8 +229,7 @@ async def test_a_cut_goes_back_to_a_checkpoint_instead_of_to_nothing(zoo: Zoo) -
         free = await engine.ask(prompt, max_tokens=30, ignore_eos=True)
         answer = await engine.ask(prompt, max_tokens=30, ignore_eos=True, stops=(letters_late_in(free.text),))
         assert answer.end.ending.reason is EndReason.STOP_STRING
-        await engine.idle()
-        assert held_cells(engine) == 96
+        assert await engine.on_engine(partial(held_cells, engine)) == 96  # behind the cut
         await equals_cold(engine, [*prompt, 9], cached=96)
 
 

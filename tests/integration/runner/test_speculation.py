@@ -205,7 +205,7 @@ async def test_answers_are_equal_when_runners_are_killed_at_every_seventh_token(
 
 async def test_a_state_that_went_back_is_not_copied_for_another_slot(quantized: Zoo) -> None:
     oracles = Oracles()
-    async with drafting(quantized(GOES_BACK), oracles, slots=2) as harness:
+    async with drafting(quantized(GOES_BACK), oracles, slots=2, report_interval_s=0.0) as harness:
         asked: dict[str, Any] = {"max_tokens": TOKENS, "ignore_eos": True}
         plain = await harness.ask(PROMPT, cache_prompt=False, **asked)
         oracles.answer, oracles.share = plain.ids, 0.0  # each call goes back
@@ -221,7 +221,7 @@ async def test_a_state_that_went_back_is_not_copied_for_another_slot(quantized: 
 
 async def test_an_answer_whose_state_went_back_is_paused_and_goes_on(quantized: Zoo) -> None:
     oracles = Oracles()
-    async with drafting(quantized(GOES_BACK), oracles, slots=1) as harness:
+    async with drafting(quantized(GOES_BACK), oracles, slots=1, report_interval_s=0.0) as harness:
         asked: dict[str, Any] = {"max_tokens": TOKENS, "ignore_eos": True, "cache_prompt": False}
         plain = await harness.ask(PROMPT, **asked)
         oracles.answer, oracles.share = plain.ids, 0.0  # each call goes back
