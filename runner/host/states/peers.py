@@ -37,7 +37,6 @@ FETCHES_MAX = 2  # at a time; their bytes are in no budget until they have arriv
 SEEKS_MAX = 64  # that are fetched or wait for their turn: all answers of a replica that ends move together
 READS_MAX = 8  # states that other nodes read at a time
 INVENTORY_S = 2.0  # for the first inventory
-ADDRESSES_AGE_S = 30.0
 # A fetch is given up after the time that computing would have taken, within these.
 FETCH_S_MIN = 0.5
 FETCH_S_MAX = 15.0
@@ -66,8 +65,7 @@ class PeerStates:
         self._node_id = node_id
         self._discovery_addresses = discovery_addresses
         self._hosts = HostClient("node")
-        self._addresses: dict[str, str] = {}
-        self._addresses_at_s = -ADDRESSES_AGE_S
+        self._addresses: dict[str, str] = {}  # of nodes, until one of them does not have what it is asked for
         self._gates: dict[str, RestoreGate] = {}  # by node
         self._seeks = 0
         self._turns = asyncio.Semaphore(FETCHES_MAX)
@@ -101,6 +99,8 @@ class PeerStates:
                         return  # an earlier fetch has brought it
                     if self._missed_s.get(seek.node_id, -inf) < asked_s:
                         result = await self._bring_now(domain, seek, held)
+                        if result in {"none", "late", "failed"}:  # perhaps it is another node's by now
+                            self._addresses.pop(seek.node_id, None)
             except TimeoutError:
                 pass
             finally:
@@ -131,7 +131,7 @@ class PeerStates:
         except (PunaError, BadMessage, ValueError, KeyError, TypeError, OSError) as error:
             log.warning("states.not_fetched", node=seek.node_id, text=str(error))
             self._missed_s[seek.node_id] = self._clock.now_s()
-            address = self._addresses.pop(seek.node_id, None)
+            address = self._addresses.get(seek.node_id)
             if address and self._fetches == 1:  # no other fetch uses the channel, which would wait before it reconnects
                 await self._hosts.forget(address)
             return "failed"
@@ -179,15 +179,13 @@ class PeerStates:
         Raises:
             ModelUnavailable: there is no such node, or no discovery.
         """
-        is_old = self._clock.now_s() - self._addresses_at_s > ADDRESSES_AGE_S
-        if is_old or node_id not in self._addresses:
+        if node_id not in self._addresses:
             async with (
                 asyncio.timeout(INVENTORY_S),
                 aclosing(watch_inventory(self._discovery_addresses)) as inventories,
             ):
                 inventory = await anext(inventories)
             self._addresses = {node.id: node.address for node in inventory.nodes}
-            self._addresses_at_s = self._clock.now_s()
             self._gates = {name: gate for name, gate in self._gates.items() if name in self._addresses}
             self._missed_s = {name: at_s for name, at_s in self._missed_s.items() if name in self._addresses}
         if node_id not in self._addresses:
