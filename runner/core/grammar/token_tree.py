@@ -16,6 +16,10 @@ _LIMITS = LLParserLimits(
     max_grammar_size=200_000,
     verbose_errors=False,
 )
+# Where all of these tokens may follow, as in a string of JSON, they are found at once. With the sets that llguidance
+# takes by itself the tree takes twice as long (581 ms for 128,256 tokens, with this one 296 ms), in which nothing else
+# runs; only strings of limited length gain by them (1.3 ms a mask instead of 2.8 ms).
+_TOKEN_SETS = [r'[^"\\\x00-\x1F\x7F]+']
 _ERROR_CHARACTERS_MAX = 300
 
 
@@ -53,7 +57,7 @@ class TokenTree:
         self._tokenize = tokenize
         left_out = frozenset(excluded)
         tokens = [b"" if number in left_out or 0 in piece else piece for number, piece in enumerate(pieces)]
-        self.tokenizer = LLTokenizer(TokenizerWrapper(_Pieces(tokens)))
+        self.tokenizer = LLTokenizer(TokenizerWrapper(_Pieces(tokens)), slices=_TOKEN_SETS)
 
     def split(self, before: int, text: bytes) -> list[int]:
         """Return the tokens that the vocabulary writes `text` in; empty: it would join it to the token `before`."""
