@@ -12,6 +12,8 @@ from typing import NamedTuple
 OTHERS_SHARE_MAX = 0.25
 # Of the time in which our threads wanted to run.
 WAITING_SHARE_MAX = 0.2
+# Of all threads together; by less, as of one call after a pause, it is not decided.
+SEEN_S_MIN = 0.1
 HOLD_MIN_S, HOLD_MAX_S = 2.0, 32.0
 
 
@@ -38,20 +40,21 @@ class SpinRule:
 
     def look(self, counters: ProcessorTimes) -> bool:
         """Take in new counters; return whether to spin shortly from now on."""
-        before, self._before = self._before, counters
-        if before is None or counters.now_s <= before.now_s:
+        before = self._before or counters
+        waited_s, own_s = counters.waiting_s - before.waiting_s, counters.own_s - before.own_s
+        if not self.short and waited_s + own_s < SEEN_S_MIN:
             return self.short
-        elapsed_s = counters.now_s - before.now_s
-        own_s = counters.own_s - before.own_s
+        self._before = counters
+        if counters.now_s <= before.now_s:
+            return self.short
         if self.short:
-            others = max(0.0, counters.busy_s - before.busy_s - own_s) / (elapsed_s * self._cores)
+            able_s = (counters.now_s - before.now_s) * self._cores
+            others = max(0.0, counters.busy_s - before.busy_s - own_s) / able_s
             if others <= OTHERS_SHARE_MAX and counters.now_s >= self._held_until_s:
                 self.short = False
                 self._long_since_s = counters.now_s
-        else:
-            waited_s = counters.waiting_s - before.waiting_s
-            if waited_s > WAITING_SHARE_MAX * (waited_s + own_s):
-                self._go_short(counters.now_s)
+        elif waited_s > WAITING_SHARE_MAX * (waited_s + own_s):
+            self._go_short(counters.now_s)
         return self.short
 
     def _go_short(self, now_s: float) -> None:

@@ -19,6 +19,8 @@ from runner.core.threads.spinning import ProcessorTimes, SpinRule
 log = get_logger()
 
 LOOK_INTERVAL_NS = 500_000_000
+# After a look that came late: it saw a time in which little was computed here.
+SOON_NS = 100_000_000
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _IDLE, _IO_WAIT, _STEAL = 3, 4, 7  # columns of /proc/stat
 
@@ -56,7 +58,8 @@ class Spinning:
         """Look at the system twice a second. It is called after every decode call."""
         if self._library is None or self._threads < 2 or now_ns < self._next_look_ns:
             return
-        self._next_look_ns = now_ns + LOOK_INTERVAL_NS
+        is_late = now_ns > self._next_look_ns + LOOK_INTERVAL_NS
+        self._next_look_ns = now_ns + (SOON_NS if is_late else LOOK_INTERVAL_NS)
         try:
             short = self._rule.look(read_counters(self._cpus))
         except (OSError, ValueError, IndexError):  # no such files here: stay as it is

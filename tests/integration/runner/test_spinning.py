@@ -3,9 +3,11 @@
 import ctypes
 import os
 import threading
+import time
 
 import pytest
 
+from runner.core.threads.spinning import ProcessorTimes
 from runner.engine.threads import spinning
 from runner.engine.threads.spinning import SleepingTeam, read_counters
 from tests.waiting import wait_until
@@ -40,6 +42,27 @@ def test_counters_only_grow() -> None:
 
     assert all(later >= earlier for earlier, later in zip(first[:3], second[:3], strict=True))
     assert second.busy_s > 0
+
+
+def test_what_was_seen_after_a_pause_is_looked_at_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        ctypes.CDLL("libgomp.so.1")
+    except OSError:
+        pytest.skip("no libgomp here")
+    now_s, looks = 0.0, []
+
+    def read(cpus: set[int]) -> ProcessorTimes:
+        looks.append(now_s)
+        return read_counters(cpus)
+
+    monkeypatch.setattr(spinning, "read_counters", read)
+    threads = spinning.Spinning(threads=2)
+    start_ns = time.monotonic_ns()
+    for now_s in (0.01, 0.05, 0.12, 0.5, 0.63, 1.12, 1.14, 9.0, 9.05, 9.11, 9.5):
+        threads.look(start_ns + round(now_s * 1e9))
+    threads.close()
+
+    assert looks == [0.0, 0.12, 0.63, 1.14, 9.0, 9.11]
 
 
 def test_who_chose_a_spin_count_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:

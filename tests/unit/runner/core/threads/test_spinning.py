@@ -59,6 +59,15 @@ def test_an_idle_runner_changes_nothing() -> None:
     assert not world.pass_time(0.5, own=0.0, others=2.0)
 
 
+def test_one_call_after_a_pause_is_too_little_to_see_threads_wait() -> None:
+    world = World()
+    world.pass_time(0.5, own=1.8, others=0.0)
+    world.pass_time(9.0, own=0.0, others=2.0)
+
+    assert not world.pass_time(0.03, own=1.0, others=1.0, waiting=1.0)
+    assert world.pass_time(0.03, own=1.0, others=1.0, waiting=1.0), "with the one before it is enough"
+
+
 def test_after_a_try_in_vain_the_next_one_waits_longer() -> None:
     world = World()
     world.pass_time(0.5, own=1.8, others=0.0)
