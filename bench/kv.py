@@ -96,7 +96,7 @@ async def measure_alternation(setup: Setup) -> list[Verdict]:
 async def measure_steps(setup: Setup) -> list[Verdict]:
     """K9: steps of one sequence while states of another are saved, against as many after each save."""
     states, stamps, during, quiet = setup.node(), list[float](), list[float](), list[float]()
-    options = {**setup.options(), "context": setup.tokens + SAVES * BLOCK_INPUTS + 1024}
+    options = {**setup.options(), "context": setup.tokens + SAVES * BLOCK_INPUTS + 1024, "report_interval_s": 0.0}
     async with connected(states, setup.directory, setup.model, **options) as engine:
         other = engine.open(setup.prompt(5, 64), max_tokens=setup.tokens, ignore_eos=True)
 

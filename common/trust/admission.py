@@ -67,7 +67,8 @@ class Admission:
             StartupError: the files of the authority cannot be used.
         """
         key = _key_of(application.request)
-        key_hash = hashlib.sha256(_der(key)).hexdigest()
+        der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+        key_hash = hashlib.sha256(der).hexdigest()
         with ExitStack() as acts, self.tokens.changing() as records:
             record = self._good(records.get(application.token_id), application.secret, key_hash)
             name = RoleName(Role.NODE, record.used_by or self._chosen_id(record, application.node_id))
@@ -142,10 +143,6 @@ def _key_of(request: bytes) -> ec.EllipticCurvePublicKey:
         return read_request(request)
     except BadCertificate as error:
         raise InvalidRequest(str(error)) from error
-
-
-def _der(key: ec.EllipticCurvePublicKey) -> bytes:
-    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def _read(path: Path) -> Facts:

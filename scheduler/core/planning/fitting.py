@@ -42,7 +42,8 @@ class Fitting(LayerRooms):
             self._origin = report.origin
             self._graphs.take(report, self.device_set.node.id)
         if self.shape is Shape.CPU or self.constraints.tensor_split:
-            return self._only_layout() if not backoff else None  # whatever is left alone of devices changes nothing
+            layout = self.base.without_devices() if self.shape is Shape.CPU else self._layout(self._by_shares())
+            return layout if not backoff else None  # whatever is left alone of devices changes nothing
         if self.shape is Shape.EXPERTS_ON_HOST:
             return self._plan_experts(backoff, exactly)
         wanted = self.given_layers if exactly is None else exactly
@@ -59,9 +60,6 @@ class Fitting(LayerRooms):
             return None
         blocks = split.taken - (not split.output_on_host)
         return self._layout(split) if blocks and self._host_holds(split) else None
-
-    def _only_layout(self) -> Layout:
-        return self.base.without_devices() if self.shape is Shape.CPU else self._layout(self._by_shares())
 
     def layer_seconds(self, key: DeviceKey) -> Sequence[float]:
         """Return the seconds of each layer on this device, for a token."""
