@@ -258,12 +258,12 @@ async def test_text_of_a_step_is_worked_on_while_a_device_computes_the_next(zoo:
 @pytest.mark.behaviour("B-01")
 async def test_tokens_of_short_steps_are_reported_together_besides_the_first_and_the_last(zoo: Zoo) -> None:
     async with running(zoo("dense"), slots=2, report_interval_s=3600.0) as engine:
-        # The first token of a sequence brings what the other one has with it.
+        # What the other one has comes with a sequence's slot, its first token and its end.
         answers = await asyncio.gather(
             engine.ask("Hello", max_tokens=30, ignore_eos=True), engine.ask("Bye", max_tokens=60, ignore_eos=True)
         )
         assert [len(answer.tokens) for answer in answers] == [30, 60]
-        assert sum(report.generated_tokens > 0 for report in engine.reports) <= 4
+        assert sum(report.generated_tokens > 0 for report in engine.reports) <= 6
         assert engine.decode_calls >= 60
         # Log-probabilities take memory, so they do not gather.
         engine.reports.clear()

@@ -3,7 +3,6 @@
 import ctypes
 import os
 import threading
-import time
 
 import pytest
 
@@ -57,7 +56,7 @@ def test_what_was_seen_after_a_pause_is_looked_at_again_soon(monkeypatch: pytest
 
     monkeypatch.setattr(spinning, "read_counters", read)
     threads = spinning.Spinning(threads=2)
-    start_ns = time.monotonic_ns()
+    start_ns = threads._next_look_ns - spinning.SOON_NS
     for now_s in (0.01, 0.05, 0.12, 0.5, 0.63, 1.12, 1.14, 9.0, 9.05, 9.11, 9.5):
         threads.look(start_ns + round(now_s * 1e9))
     threads.close()
