@@ -1,7 +1,6 @@
 """The page against a real cluster: every view, by mouse and by keyboard, in light, dark and narrow."""
 
 import contextlib
-import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.cluster import Cluster, start_cluster
 from tests.e2e.browser_page import NARROW, Watched, opened
@@ -83,10 +82,15 @@ def test_files_come_with_a_policy_and_are_asked_for_again(served: Cluster) -> No
 def test_a_page_that_lost_a_part_on_the_way_is_loaded_again(browser: Browser, served: Cluster, lost: str) -> None:
     with contextlib.closing(browser.new_context()) as context:
         page = context.new_page()
-        page.route(f"**/ui/{lost}", lambda route: route.abort(), times=1)
-        loads = itertools.count(1)
-        with page.expect_event("load", lambda _: next(loads) == 2):
-            page.goto(f"{served.url}/ui")
+        loads = list[Page]()
+
+        def loaded(one: Page) -> None:
+            loads.append(one)
+
+        page.on("load", loaded)
+        page.route(f"**/ui/{lost}", lambda route: route.continue_() if loads else route.abort())
+        with page.expect_event("load", lambda _: len(loads) >= 2):
+            Watched(page, served.url).open(f"{served.url}/ui")
         expect(page.locator("#link-text")).to_have_text("Connected")
 
 
