@@ -48,6 +48,8 @@ def test_what_was_seen_after_a_pause_is_looked_at_again_soon(monkeypatch: pytest
         ctypes.CDLL("libgomp.so.1")
     except OSError:
         pytest.skip("no libgomp here")
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
     now_s, looks = 0.0, []
 
     def read(cpus: set[int]) -> ProcessorTimes:
