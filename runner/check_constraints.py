@@ -24,7 +24,7 @@ from runner.core.grammar.token_tree import TokenTree, compile_grammar, error_tex
 CPU_S_MAX = 2.0
 MEMORY_BYTES_MAX = 512 * 1024 * 1024
 # A token for each byte: whether tokens of a vocabulary can write an answer is for its runner to say.
-_BYTES = TokenTree([bytes([byte]) for byte in range(256)], excluded=())
+_BYTES = TokenTree([bytes([byte]) for byte in range(256)])
 
 
 def check(constraint: dict[str, Any]) -> dict[str, Any]:

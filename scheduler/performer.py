@@ -263,6 +263,7 @@ class Performer:
             origin=from_origin(effect.origin),
             draft_origin=from_origin(effect.draft_origin),
             asked=from_asked(record.asked),
+            is_extra=effect.is_extra,
         )
         state = RunnerState.UNKNOWN
         fault = Fault(reason=ModelUnavailable.reason, message="the host ended the call before the load was over")

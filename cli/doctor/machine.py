@@ -156,7 +156,7 @@ def _processor_flags() -> frozenset[str]:
 def inspect_disks(home: Path, models: Path) -> Iterator[Finding]:
     """Check the disks of the state and of the models."""
     for what, path in (("PUNA_HOME", home), ("PUNA_MODELS", models)):
-        existing = _existing(path)
+        existing = next(one for one in (path, *path.parents) if one.exists())
         try:
             usage = shutil.disk_usage(existing)
         except OSError:
@@ -287,10 +287,6 @@ def _check(paths: list[Path]) -> dict[str, str]:
         if left:
             said[left.pop(0)] = f"reading it ends the reader ({result.last_line or result.exit_code})"
     return said
-
-
-def _existing(path: Path) -> Path:
-    return next(one for one in (path, *path.parents) if one.exists())
 
 
 def inspect_ports(settings: CliSettings, record: ClusterRecord | None) -> Iterator[Finding]:

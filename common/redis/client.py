@@ -166,7 +166,7 @@ def _open_set(url: str, options: Mapping[str, Any], connections_max: int, *, aut
     tls = {"ssl": True, "ssl_ca_certs": authorities} if SENTINEL_SCHEMES[parts.scheme] else {}
     make_sentinel: Any = Sentinel  # its constructor is not typed
     sentinels = make_sentinel(
-        [_address(host) for host in hosts.split(",")],
+        [split_host_port(host if ":" in host else f"{host}:{SENTINEL_PORT}") for host in hosts.split(",")],
         sentinel_kwargs={
             **options,
             **tls,
@@ -182,7 +182,3 @@ def _open_set(url: str, options: Mapping[str, Any], connections_max: int, *, aut
     )
     client: Redis = sentinels.master_for(name, redis_class=_Primary, db=int(database or "0"))
     return client
-
-
-def _address(host: str) -> tuple[str, int]:
-    return split_host_port(host if ":" in host else f"{host}:{SENTINEL_PORT}")

@@ -83,6 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listen", default="127.0.0.1:0", help="gRPC: host:port or unix:/path")
     parser.add_argument("--metrics-listen", default=None, help="Prometheus page: host:port")
     parser.add_argument("--states-listen", default="", help="where the host takes and gives saved states: unix:/path")
+    parser.add_argument("--extra", action="store_true", help="be ready for answers of other replicas at once")
     parser.add_argument("--identity-fd", type=int, help="inherited file descriptor of the certificate to show")
     parser.add_argument("--policy", default="best", choices=[policy.value for policy in SlotPolicy])
     parser.add_argument(
@@ -217,6 +218,10 @@ class RunnerProcess(EngineListener):
         await self._load(Bridge(asyncio.get_running_loop(), self, overlap=not self._args.no_overlap))
         await _first(stop.wait(), self._load_ended.wait())
         if self._load_ended.is_set() and self._board.error is None:
+            if self._args.extra and not isinstance(self._engine, PooledLlamaEngine):
+                await asyncio.to_thread(self._servicer.constraints.read_vocabulary, self._engine.vocabulary)
+            self._board.ready()
+            self._lent.watch(own_servers(self._layout))
             await server.set_serving(True)
             await _first(stop.wait(), self._watch_steps())
         status = 0
@@ -322,7 +327,7 @@ class RunnerProcess(EngineListener):
             self._board.decode_window = window_to_proto(windows.newest, windows.reads, self._info.layout)
 
     def loaded(self, model: LoadedModel) -> None:
-        """Begin to serve."""
+        """Show what was loaded."""
         self._prefetch.stop()
         self._info.layout.CopyFrom(codecs.LAYOUT.to_proto(model.layout))
         self._requests.slots = model.layout.slots
@@ -337,8 +342,6 @@ class RunnerProcess(EngineListener):
             self._board.speculation = codecs.SPECULATION.to_proto(model.speculation)
         for warning in model.warnings:
             log.warning("model.layout_changed", text=warning)
-        self._board.ready()
-        self._lent.watch(own_servers(self._layout))
         self._load_ended.set()
         log.info(
             "model.loaded",

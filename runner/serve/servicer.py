@@ -59,7 +59,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self._board = board
         self.info = info
         self.identity: HeldIdentity | None = None  # none on Unix sockets
-        self._constraints = ConstraintReader()
+        self.constraints = ConstraintReader()
         self._probation = ProbationPlace()
 
     async def Generate(
@@ -104,7 +104,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             self._admit(request)
             stops = check_stop_strings(request.stop)
             prompt, names = await self._read(request)
-            constraints = await self._constraints.read(request, self._engine.vocabulary)
+            constraints = await self.constraints.read(request, self._engine.vocabulary)
             # Another caller may have taken the last place while this one tokenized.
             self._board.check_accepting()
             generation = request_from_proto(request, prompt, constraints, names)

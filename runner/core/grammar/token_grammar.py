@@ -32,12 +32,14 @@ class TokenGrammar:
         tree: TokenTree,
         *,
         end_tokens: frozenset[int],
+        excluded: frozenset[int] = frozenset(),
         cpu_s: Callable[[], float],
         param: str = "grammar",
     ) -> None:
         """`text` is in llguidance's Lark notation; `param` is the field of the request.
 
-        `cpu_s` returns the processor time of the calling thread.
+        Tokens that are `excluded` or end an answer are no part of its text, whatever their bytes. `cpu_s` returns the
+        processor time of the calling thread.
 
         Raises:
             InvalidRequest: it cannot be compiled, or no answer matches it.
@@ -45,13 +47,16 @@ class TokenGrammar:
         self.end_tokens = end_tokens
         self.cpu_s = cpu_s
         self.param = param
-        self.size = tree.size
+        self.excluded = excluded
         self.tree = tree
         self._matcher = compile_grammar(text, tree)
         if self._matcher.is_error():
             raise InvalidRequest(f"{param} cannot be used: {error_text(self._matcher)}", param=param)
         mask = np.frombuffer(self.matcher().compute_bitmask(), np.uint8)
-        if not self._matcher.is_accepting() and not np.unpackbits(mask, count=self.size, bitorder="little").any():
+        included = np.arange(8 * mask.size) < tree.size
+        included[[*excluded, *end_tokens]] = False
+        self.included = np.packbits(included, bitorder="little")  # a bit for each token that may be a part of the text
+        if not self._matcher.is_accepting() and not (mask & self.included).any():
             raise InvalidRequest(f"{param} cannot be used: no answer matches it", param=param)
 
     def matcher(self) -> LLMatcher:
@@ -93,7 +98,7 @@ class GrammarCursor:
         if token_id in self._shared.end_tokens:
             return self._ends and self.complete
         started_s = self._shared.cpu_s()
-        allowed = self._matcher.validate_tokens([token_id]) == 1
+        allowed = token_id not in self._shared.excluded and self._matcher.validate_tokens([token_id]) == 1
         self._spend(started_s)
         return allowed
 
@@ -143,7 +148,7 @@ class GrammarCursor:
 
     def _open(self, matcher: LLMatcher) -> NDArray[np.intp]:
         mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-        return np.flatnonzero(np.unpackbits(mask, count=self._shared.size, bitorder="little"))
+        return np.flatnonzero(np.unpackbits(mask & self._shared.included, bitorder="little"))
 
     def _spend(self, started_s: float) -> None:
         self._left_s -= self._shared.cpu_s() - started_s

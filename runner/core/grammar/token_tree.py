@@ -3,7 +3,7 @@
 llguidance reports errors and exceeded limits as states of a matcher, which never end the process.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
@@ -38,24 +38,14 @@ class _Pieces:
 
 
 class TokenTree:
-    """The tokens of a vocabulary that may be part of a constrained answer."""
+    """The tokens of a vocabulary by their bytes; those without bytes or with a zero are in no constrained answer."""
 
-    def __init__(
-        self,
-        pieces: Sequence[bytes],
-        *,
-        excluded: Collection[int],
-        tokenize: Callable[[bytes], list[int]] | None = None,
-    ) -> None:
-        """`excluded` tokens never come up, nor do those without bytes or with a zero.
-
-        `tokenize` is that of the vocabulary; None: `split` knows no tokens.
-        """
+    def __init__(self, pieces: Sequence[bytes], tokenize: Callable[[bytes], list[int]] | None = None) -> None:
+        """`tokenize` is that of the vocabulary; None: `split` knows no tokens."""
         self.size = len(pieces)
         self.pieces = pieces
         self._tokenize = tokenize
-        left_out = frozenset(excluded)
-        tokens = [b"" if number in left_out or 0 in piece else piece for number, piece in enumerate(pieces)]
+        tokens = [b"" if 0 in piece else piece for piece in pieces]
         self.tokenizer = LLTokenizer(TokenizerWrapper(_Pieces(tokens)), slices=_TOKEN_SETS)
 
     def split(self, before: int, text: bytes) -> list[int]:

@@ -20,6 +20,7 @@ class RunnerSpec:
     files: ModelFiles
     planned: cluster_pb2.MemoryReport
     peers: tuple[host_pb2.Peer, ...] = ()  # lenders of other nodes' devices; not part of the identity
+    is_extra: bool = False  # beside replicas that serve
     environment: Mapping[str, str] = field(default_factory=dict)  # beside what every child gets; of its devices
 
     @property
@@ -58,6 +59,7 @@ class RunnerSpec:
             *("--layout", to_argument(layout), "--planned", to_argument(self.planned)),
             *("--listen", address, "--metrics-listen", f"{metrics_host}:0"),
             *(("--states-listen", f"{UNIX_PREFIX}{states_path}") if states_path else ()),
+            *(("--extra",) if self.is_extra else ()),
         ]
 
 

@@ -120,6 +120,7 @@ class RunnerSupervisor:
                 files=core_files.ModelFiles(model=self._home.directory),
                 planned=request.planned,
                 peers=tuple(request.peers),
+                is_extra=request.is_extra,
             )
             running = None if known is None else _running(known)
             if attaches(running, generation=generation, spec=spec.fingerprint()):

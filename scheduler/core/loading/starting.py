@@ -112,6 +112,7 @@ def _send_start(state: ClusterState, job: LoadJob, now_s: float) -> None:
             caller_id=job.first_caller,
             origin=job.origin,
             draft_origin=job.draft_origin,
+            is_extra=job.is_extra,
         )
     )
 

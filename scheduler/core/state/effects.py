@@ -168,6 +168,7 @@ class StartRunner:
     origin: Origin | None = None  # where the file is, if the node lacks it
     draft_origin: Origin | None = None  # likewise of the layout's draft model
     caller_id: str = ""  # the first caller that waits for it; empty: none
+    is_extra: bool = False  # beside replicas that serve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,7 @@ def walk(path: Path, texts: list[str], seeds: range) -> int:
     oracle = Oracle(path)
     vocabulary = oracle.vocabulary
     # llama.cpp lets control tokens other than end tokens match by their names; the comparison does too.
-    tree = TokenTree(vocabulary.pieces, excluded=vocabulary.end_tokens)
+    tree = TokenTree(vocabulary.pieces)
     steps = 0
     for text in texts:
         lark = lark_text(ConstraintText(kind="grammar", text=text), tree)

@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,19 @@ async def test_load_progress_never_falls_and_ends_at_one(zoo: Zoo, tmp_path: Pat
     assert told[-1] == (1.0, weights_bytes, weights_bytes)
     assert told[0][0] < 1.0, "some progress comes before the end"
     assert {total for fraction, _, total in told if fraction} == {weights_bytes}, "known from the beginning"
+
+
+async def test_one_replica_more_reads_the_vocabulary_for_grammars_before_it_is_ready(zoo: Zoo, tmp_path: Path) -> None:
+    for options in (["--extra"], []):
+        async with started(zoo("dense"), tmp_path, *options) as runner:
+            await runner.ready()
+            ready_at = datetime.now(UTC)
+            answer = await collect(runner.client, greedy("Hello", grammar='root ::= "abc"', ignore_eos=False))
+            assert answer.text == "abc"
+            runner.process.send_signal(signal.SIGTERM)
+            assert await runner.exit_status() == 0  # its log is complete
+        (read,) = [event for event in runner.events() if event["event"] == "grammar.vocabulary_read"]
+        assert (datetime.fromisoformat(read["timestamp"]) < ready_at) is bool(options)
 
 
 @pytest.mark.behaviour("B-85")

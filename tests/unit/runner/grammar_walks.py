@@ -11,7 +11,7 @@ BYTES_MAX = 20_000
 _CLOSING = b'"]}'
 _LIKELY = b"at,:059{["
 # One token for each byte, so that a token is a byte.
-TREE = TokenTree([bytes([byte]) for byte in range(256)], excluded=(), tokenize=list)
+TREE = TokenTree([bytes([byte]) for byte in range(256)], list)
 
 
 def grammar_of(text: str, **fields: object) -> TokenGrammar:

@@ -72,6 +72,7 @@ def test_a_replica_elsewhere_takes_the_place_of_one_that_goes() -> None:
     assert nodes_in_use(world) == ["far"]
     assert len(world.route()) == 1
     assert world.noted("node.drained")
+    assert [start.is_extra for start in world.all_starts] == [False, True]
 
 
 def test_without_room_elsewhere_it_ends_all_the_same_and_a_busy_one_first_finishes() -> None:

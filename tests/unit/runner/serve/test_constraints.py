@@ -50,7 +50,7 @@ async def test_a_schema_and_a_grammar_of_the_same_text_are_two() -> None:
 
 async def test_a_converted_constraint_is_compiled_as_it_is() -> None:
     key = ConstraintText(kind="json_schema", text='{"const": 5}')
-    lark = lark_text(key, TokenTree(VOCABULARY.pieces, excluded=()))
+    lark = lark_text(key, TokenTree(VOCABULARY.pieces))
     asked = request(json_schema='{"const": "not read"}', constraint_lark=lark)
     found = (await ConstraintReader().read(asked, VOCABULARY)).grammar
     assert found is not None

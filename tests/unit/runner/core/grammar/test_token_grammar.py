@@ -32,9 +32,9 @@ END, PAD = 1, 12
 
 
 def shared(text: str, pieces: list[bytes] = PIECES) -> TokenGrammar:
-    tree = TokenTree(pieces, excluded={END, PAD} & set(range(len(pieces))))
+    tree = TokenTree(pieces)
     lark = lark_text(ConstraintText(kind="grammar", text=text), tree)
-    return TokenGrammar(lark, tree, end_tokens=frozenset({END}), cpu_s=thread_time)
+    return TokenGrammar(lark, tree, end_tokens=frozenset({END}), excluded=frozenset({PAD}), cpu_s=thread_time)
 
 
 def _goes_on(walk: GrammarCursor, piece: bytes) -> bool:
@@ -166,7 +166,7 @@ def longest(text: bytes, *, space: bytes = b"") -> list[int]:
 
 
 def forced_pieces(said: bytes, *, space: bytes = b"") -> list[bytes]:
-    tree = TokenTree(WORDS, excluded={END}, tokenize=lambda text: longest(text, space=space))
+    tree = TokenTree(WORDS, lambda text: longest(text, space=space))
     lark = lark_text(ConstraintText(kind="grammar", text=KEYS), tree)
     grammar = TokenGrammar(lark, tree, end_tokens=frozenset({END}), cpu_s=thread_time)
     cursor, untouched = GrammarCursor(grammar), GrammarCursor(grammar)
@@ -232,6 +232,6 @@ def test_nothing_is_guessed_where_the_grammar_leaves_a_choice_or_the_vocabulary_
     assert forced_pieces(b'{"name":"') == []
     assert forced_pieces(b'{"name":"x","city":"b') == []
     assert forced_pieces(b"{") == []
-    tree = TokenTree(WORDS, excluded={END})
+    tree = TokenTree(WORDS)
     lark = lark_text(ConstraintText(kind="grammar", text=KEYS), tree)
     assert GrammarCursor(TokenGrammar(lark, tree, end_tokens=frozenset(), cpu_s=thread_time)).forced(0) == []
