@@ -47,8 +47,9 @@ def test_a_killed_service_comes_back_and_the_model_answers(
 ) -> None:
     asked = cluster.post("/v1/chat/completions", ASK)
     assert asked.status_code == 200, asked.text
+    # After a restart of discovery it is shown once its host has registered again.
+    wait_until(lambda: bool(pids_of(cluster)), deadline_s=60, what="the warm runner is shown")
     runners = pids_of(cluster)
-    assert runners
     killed, restarts = cluster.pid_of(service), restarts_of(cluster, service)
     os.kill(killed, signal.SIGKILL)
     wait_until(lambda: cluster.pid_of(service) not in (0, killed), deadline_s=60, what=f"{service} is restarted")
