@@ -19,6 +19,7 @@ SCORES_BYTES_MAX = 64 * 1024 * 1024
 _SCORE_BYTES = 4
 # Attention over everything that was said, positions of one number. Others keep the cache that their rules are made for.
 _ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
+SEPARATE_GRAPH_TOKENS = 128
 CELL_STEP = 256  # llama.cpp pads contexts to this
 
 
@@ -123,6 +124,9 @@ def caches_are_separate(
     attention, get caches of their own, and everything else shares. There without fused attention, which is slower on
     CPUs as long as the scores fit into little memory: 16 sequences of 57 million parameters at 400 tokens took 58 ms a
     step in a shared cache, 39 ms in their own, and 15 ms in their own without the fused kernel (one thread).
+
+    Their graphs have SEPARATE_GRAPH_TOKENS, unless the layout says how many: without the fused kernel the scores of all
+    cells up to the last of a graph are computed, also those behind each token.
     """
     scores_bytes = layout.batch_tokens * layout.context_tokens * numbers.one("attention.head_count") * _SCORE_BYTES
     return (

@@ -8,7 +8,7 @@ import llama_cpp.llama_cpp as llama
 
 from common.errors import BadModelFile
 from common.spec.layout import FlashAttention, Layout
-from runner.core.layout.cache_sizes import ModelNumbers, caches_are_separate
+from runner.core.layout.cache_sizes import SEPARATE_GRAPH_TOKENS, ModelNumbers, caches_are_separate
 from runner.core.layout.layer_places import LayerPlaces, place_layers
 from runner.core.layout.layout import ResolvedLayout, automatic_threads, lies_on_devices, resolve_layout
 from runner.core.layout.memory_layers import add_sizes
@@ -143,7 +143,8 @@ def _with_caches(resolved: ResolvedLayout, files: ModelFiles, header: ModelHeade
     )
     if not separate or pooling_of(header.metadata) is not None:  # inputs of pooled models share one context
         return resolved
-    layout = replace(resolved.layout, separate_caches=True, flash_attention=FlashAttention.OFF)
+    tokens = resolved.layout.ubatch_tokens or SEPARATE_GRAPH_TOKENS
+    layout = replace(resolved.layout, separate_caches=True, flash_attention=FlashAttention.OFF, ubatch_tokens=tokens)
     return replace(resolved, layout=layout)
 
 

@@ -55,15 +55,11 @@ def having_draft(view: ClusterView, draft: ModelFile, model_digest: str, *, fetc
         if node.model(draft.digest):
             return node
         if source is None or node.models_free_bytes < source.fetched_bytes:
-            return _without(node, model_digest)
+            return replace(node, models=tuple(model for model in node.models if model.digest != model_digest))
         left_bytes = node.models_free_bytes - source.fetched_bytes
         return replace(with_file(node, source), models_free_bytes=left_bytes)
 
     return replace(view, nodes=tuple(narrowed(node) for node in view.nodes))
-
-
-def _without(node: NodeView, digest: str) -> NodeView:
-    return replace(node, models=tuple(model for model in node.models if model.digest != digest))
 
 
 def _is_as_good(drafted: Placement, alone: Placement, view: ClusterView, model_digest: str) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 from common.spec.layout import FlashAttention
 from common.spec.prompt_names import name_prompt
+from runner.core.layout.cache_sizes import SEPARATE_GRAPH_TOKENS
 from runner.core.sequence.endings import EndReason
 from runner.core.sequence.sequence_names import SequenceNames
 from runner.core.sequence.slots import SlotPolicy
@@ -322,6 +323,8 @@ async def test_a_prompt_comes_back_to_a_slot_that_is_copied_in_the_same_step(zoo
     """llama.cpp copies between caches at its next call: until then neither side may be read or overwritten."""
     async with running(zoo("dense"), slots=3, context=1024) as engine:
         assert not engine.shares_cells
+        assert engine.model is not None
+        assert engine.model.layout.ubatch_tokens == SEPARATE_GRAPH_TOKENS
         parked, held = ids(56, 600), ids(57, 600)
         await engine.ask(parked, max_tokens=4, ignore_eos=True)
         await engine.ask(held, max_tokens=4, ignore_eos=True)
