@@ -77,7 +77,7 @@ class GrammarCursor:
         self._matcher = shared.matcher()
         said = [token_id for token_id in resumed if token_id not in shared.end_tokens]
         # Reported by the next call: a sequence is made where nothing may fail.
-        self._is_lost = bool(said) and not self._matcher.consume_tokens(said)
+        self._is_lost = bool(said) and not (shared.excluded.isdisjoint(said) and self._matcher.consume_tokens(said))
 
     @property
     def param(self) -> str:

@@ -125,8 +125,9 @@ def test_answers_under_one_grammar_do_not_disturb_each_other() -> None:
     )
 
 
-def test_a_resumed_answer_that_does_not_match_is_refused() -> None:
-    cursor = GrammarCursor(shared('root ::= "a"'), resumed=[3])
+@pytest.mark.parametrize("token_id", [3, PAD])
+def test_a_resumed_answer_that_does_not_match_or_has_a_control_token_is_refused(token_id: int) -> None:
+    cursor = GrammarCursor(shared('root ::= "a" | "<pad>a"'), resumed=[token_id])
     assert not cursor.complete
     with pytest.raises(InvalidRequest) as refused:
         cursor.allows(2)
