@@ -91,7 +91,7 @@ fi
 
 echo "engine: llama-cpp-python $version, $cmake_args"
 flags=$(tools/compiler_flags.sh)
-export CMAKE_ARGS=$cmake_args CXXFLAGS="${CXXFLAGS:-} $flags"
+export CMAKE_ARGS="$cmake_args -DCMAKE_PROJECT_llama_cpp_INCLUDE='$PWD/tools/engine.cmake'" CXXFLAGS="${CXXFLAGS:-} $flags"
 # The entry of the lock with its hashes: the same source as every other build.
 awk '/^llama-cpp-python==/ {on = 1} on {print} on && !/\\$/ {exit}' requirements.lock > "$work/engine.lock"
 pip_options=(--no-deps --no-cache-dir --require-hashes --no-binary llama-cpp-python -r "$work/engine.lock")
@@ -111,16 +111,12 @@ if [ -n "$dry" ]; then
 fi
 "$python" -m zipfile -e "$work"/llama_cpp_python-*.whl "$work/engine"
 cd "$work/engine"
-# The second copies in lib/ are never loaded, apart from the library that exists only there. And a wheel knows no links:
-# of the three names of a library one stays a file.
-rm -rf bin include share lib/cmake
-find lib -type f ! -name 'libllama-common*' -delete
-for folder in llama_cpp/lib lib; do
-  for whole in "$folder"/*.so.*.*.*; do
-    [ -e "$whole" ] || continue
-    for shorter in "${whole%.*.*}" "${whole%.so.*}.so"; do
-      [ "$shorter" = "$whole" ] || ln -sf "$(basename "$whole")" "$shorter"
-    done
+# The second copies in lib/ are never loaded. And a wheel knows no links: of the three names of a library one stays a
+# file.
+rm -rf bin include share lib
+for whole in llama_cpp/lib/*.so.*.*.*; do
+  for shorter in "${whole%.*.*}" "${whole%.so.*}.so"; do
+    ln -sf "$(basename "$whole")" "$shorter"
   done
 done
 cd - > /dev/null

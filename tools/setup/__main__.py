@@ -62,7 +62,7 @@ def _set_up(then: str, built: str | None) -> int:
     console = Console(venv / LOG, width=shutil.get_terminal_size().columns)
     console.say(f"Setting up .venv: {', '.join(TITLES[stage] for stage in due)}{f'; then make {then}' if then else ''}")
     if ENGINE in due and setup.is_engine_missing():
-        console.say("The engine, llama.cpp, is compiled here once: 5 to 10 minutes on two cores")
+        console.say("The engine, llama.cpp, is compiled here once: about 5 minutes on two cores")
     try:
         setup.run(due, console)
     except StageFailed as failed:

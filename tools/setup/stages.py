@@ -1,6 +1,7 @@
 """The stages of a setup, in order: which are due, and their commands."""
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -196,15 +197,16 @@ class Setup:
         found = subprocess.run(
             [str(self._root / "tools/compiler_flags.sh")], capture_output=True, text=True, check=False
         )
+        own = shlex.quote(f"-DCMAKE_PROJECT_llama_cpp_INCLUDE={self._root}/tools/engine.cmake")
         self._environ |= {
-            "CMAKE_ARGS": flags["cmake_args"],
+            "CMAKE_ARGS": f"{flags['cmake_args']} {own}",
             "CXXFLAGS": f"{flags['cxxflags']} {found.stdout.strip()}".strip(),
             "NINJA_STATUS": "[%f/%t] ",
         }
         # The wheel that pip keeps may have been built with other flags than ours.
-        own = ["--no-cache-dir"] if flags["cmake_args"] != CMAKE_ARGS else []
+        caching = ["--no-cache-dir"] if flags["cmake_args"] != CMAKE_ARGS else []
         self._drop_half_installed()
-        options = ("-v", "--no-deps", "--require-hashes", "--no-binary", "llama-cpp-python", *own, *options)
+        options = ("-v", "--no-deps", "--require-hashes", "--no-binary", "llama-cpp-python", *caching, *options)
         self._run_pip(console, *options, "-r", lock)
 
     def _check_engine(self, console: Console, title: str) -> None:
