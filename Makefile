@@ -28,7 +28,7 @@ $(VENV)/.ready: requirements-dev.lock pyproject.toml hatch_build.py tools/protos
 	@$(PYTHON) -m tools.setup --then "$(filter-out setup,$(MAKECMDGOALS))"
 	@touch $@
 
-setup: $(VENV)/.ready ## create .venv and build the engine (5 to 10 minutes the first time; add -DGGML_CUDA=on: docs/gpu.md)
+setup: $(VENV)/.ready ## create .venv and build the engine (about 5 minutes the first time; add -DGGML_CUDA=on: docs/gpu.md)
 
 up: setup ## serve the demo model on this machine (ADDRESS=its own: others may join; JOIN=theirs TOKEN=…: be their node); Ctrl-C stops
 	_PUNA_MADE=1 $(BIN)/puna up $(if $(ADDRESS),--address $(ADDRESS)) $(if $(JOIN),--join $(JOIN)) \
@@ -87,13 +87,18 @@ gpu: setup ## every check of docs/gpu.md on this machine's first card (30 minute
 	tools/peers/build_llama_server.sh
 	$(BIN)/python -m tests.gpu $(GPU)
 
+# Modules of bench/ one after the other: the first, with BENCH_OPTIONS, and without BENCH_OPTIONS the others as well.
+# All run, also when a bar is missed, which is the status in the end.
+bench_parts = @status=0; for part in "$(1) $(BENCH_OPTIONS)" $(if $(BENCH_OPTIONS),,$(2)); do \
+	echo "python -m bench.$$part"; $(BIN)/python -m bench.$$part || status=1; done; exit $$status
+
 bench: setup ## measure against llama-server of the same build
 	tools/peers/build_llama_server.sh
 	$(BIN)/python -m bench.gateway_vs_llama_server
 
-bench-engine: setup ## measure the runner alone against llama-server (BENCH_OPTIONS="--rounds 5 --models 57m")
+bench-engine: setup ## the runner alone against llama-server: bars S1 to S4, S7 (BENCH_OPTIONS="--rounds 5 --models 57m": S1 and S2)
 	tools/peers/build_llama_server.sh
-	$(BIN)/python -m bench.engine $(BENCH_OPTIONS)
+	$(call bench_parts,engine,starts "speculation 1b" split_speculation)
 
 bench-real: setup ## trained weights from installed packages: bars S1, S2 and S5, else skipped with the reason
 	tools/peers/build_llama_server.sh
@@ -103,8 +108,8 @@ bench-real: setup ## trained weights from installed packages: bars S1, S2 and S5
 bench-gateway: setup ## what the gateway adds to a runner's own gRPC, and the tokens that one core relays (about 4 minutes)
 	$(BIN)/python -m bench.gateway $(BENCH_OPTIONS)
 
-bench-kv: setup ## saved conversations: bars K1 to K4 and K7 to K9, with a 1 B model (as root; BENCH_OPTIONS="--model 57m --tokens 1024")
-	$(BIN)/python -m bench.kv $(BENCH_OPTIONS)
+bench-kv: setup ## saved conversations: bars K1 to K9 (as root; BENCH_OPTIONS="--model 57m --tokens 1024": without K5 and K6)
+	$(call bench_parts,kv,rolling_restart bands)
 
 bench-overload: setup ## a gateway with up to five times the requests that it has processor time for (2 minutes)
 	$(BIN)/python -m bench.overload $(BENCH_OPTIONS)

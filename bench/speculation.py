@@ -1,6 +1,6 @@
 """Our engine with and without drafted tokens, and beside llama-server: verdict lines for the bars S4 and S5.
 
-    python -m bench.speculation MODEL [--rounds 5] [--tokens 200]
+    python -m bench.speculation MODEL [--rounds 5] [--tokens 200] [--only NAME]
 
 MODEL is a file, or a name of bench/engine/cases.py. An oracle drafts the known answer and is right at a given share;
 without an oracle the engine's own drafters guess. S4 is of the model `1b`, S5 of trained weights (`gemma3-270m`),
@@ -49,6 +49,9 @@ class Case:
     bound: float
     share: float | None = None  # of an oracle's drafts that are right; None: the engine's own drafters
     prompt: str = PROMPT
+    # The speed of a machine changes within seconds: short rounds, many of them.
+    rounds: int = 14
+    tokens: int = 64  # of one stream; of several each has a quarter
 
     def verdict(self, ratio: float) -> str:
         """Return a line for people and scripts."""
@@ -62,17 +65,18 @@ CASES = (
     *(Case("S4", f"oracle {share:.0%}", 1, 0.98, share) for share in (0.3, 0.1, 0.0)),
     *(Case("S4", f"oracle {share:.0%}", 16, 0.99, share) for share in (0.9, 0.0)),
     Case("S4", "own drafters", 1, 0.98),
-    Case("S5", "text that copies its prompt", 1, 1.8, prompt=COPY),
+    Case("S5", "text that copies its prompt", 1, 1.8, prompt=COPY, rounds=5, tokens=200),
 )
 
 
 async def tokens_per_s(
-    harness: Harness, case: Case, *, tokens: int, speculates: bool, cached: bool = False
+    harness: Harness, case: Case, *, speculates: bool, cached: bool = False
 ) -> tuple[float, list[int]]:
-    """Run streams of one answer length, computed or `cached` prompts included.
+    """Run the streams of a case, computed or `cached` prompts included.
 
     Returns: tokens/s of all together, and the first answer.
     """
+    tokens = max(1, case.tokens // (1 if case.streams == 1 else 4))
     began_s = time.perf_counter()
     opened = [
         harness.open(
@@ -90,32 +94,32 @@ async def tokens_per_s(
     return case.streams * tokens / (time.perf_counter() - began_s), answers[0].ids
 
 
-async def measure(model: Path, cases: Sequence[Case], *, rounds: int, tokens_of_one: int, threads: int) -> None:
-    """Print the verdict on the median ratio of each case, and the ratios. Of several streams each has a quarter."""
+async def measure(model: Path, cases: Sequence[Case], *, threads: int) -> None:
+    """Print the verdict on the median ratio of each case, and the ratios."""
     oracles = Oracles()
     async with running(
         model, slots=SLOTS, context=CONTEXT_TOKENS, threads=threads, drafters=oracles, verify=False
     ) as harness:
         for case in cases:
             oracles.answer = ()
-            tokens = max(1, tokens_of_one // (1 if case.streams == 1 else 4))
-            _, truth = await tokens_per_s(harness, case, tokens=tokens, speculates=True)  # to warm up, too
+            _, truth = await tokens_per_s(harness, case, speculates=True)  # to warm up, too
             if case.share is not None:
                 oracles.answer, oracles.share = truth, case.share
             ratios = []
             before_load = load_average()
-            for _ in range(rounds):
-                without, _ = await tokens_per_s(harness, case, tokens=tokens, speculates=False)
-                drafted, answer = await tokens_per_s(harness, case, tokens=tokens, speculates=True)
-                assert case.share is None or answer == truth, "the oracle did not know the answer"
-                ratios.append(drafted / without)
+            for number in range(case.rounds):
+                speeds = {}
+                for speculates in (False, True) if number % 2 else (True, False):
+                    speeds[speculates], answer = await tokens_per_s(harness, case, speculates=speculates)
+                    assert case.share is None or answer == truth, "the oracle did not know the answer"
+                ratios.append(speeds[True] / speeds[False])
             figures = ", ".join(f"{ratio:.2f}" for ratio in ratios)
             print(f"{case.verdict(statistics.median(ratios))}  [{figures}] load average {before_load}", flush=True)
 
 
-async def compare(model: Path, program: Path, *, rounds: int, tokens: int, threads: int) -> None:
+async def compare(model: Path, program: Path, case: Case, *, threads: int) -> None:
     """Print the verdict on the copied text beside each setting of llama-server."""
-    case, sizes = CASES[-1], Sizes(slots=SLOTS, context_tokens=CONTEXT_TOKENS)
+    sizes = Sizes(slots=SLOTS, context_tokens=CONTEXT_TOKENS)
     for looked_up, drafted in PEER_SETTINGS:
         sizes_of_grams = ("--spec-ngram-simple-size-n", str(looked_up), "--spec-ngram-simple-size-m", str(drafted))
         options = ("--spec-type", "ngram-simple", *sizes_of_grams)
@@ -124,13 +128,13 @@ async def compare(model: Path, program: Path, *, rounds: int, tokens: int, threa
                 vocabulary = harness.engine.vocabulary
                 words = vocabulary.tokenize(case.prompt.encode(), parse_special=True)
                 prompt = (*([vocabulary.bos] if vocabulary.adds_bos else []), *words)
-                await peer_tokens_per_s(peer, prompt, tokens)
-                await tokens_per_s(harness, case, tokens=tokens, speculates=True, cached=True)
+                await peer_tokens_per_s(peer, prompt, case.tokens)
+                await tokens_per_s(harness, case, speculates=True, cached=True)
                 ratios = []
                 before_load = load_average()
-                for _ in range(rounds):
-                    theirs = await peer_tokens_per_s(peer, prompt, tokens)
-                    ours, _ = await tokens_per_s(harness, case, tokens=tokens, speculates=True, cached=True)
+                for _ in range(case.rounds):
+                    theirs = await peer_tokens_per_s(peer, prompt, case.tokens)
+                    ours, _ = await tokens_per_s(harness, case, speculates=True, cached=True)
                     ratios.append(ours / theirs)
         ratio = statistics.median(ratios)
         word = "reached" if ratio >= PEER_BOUND else "MISSED"
@@ -154,8 +158,8 @@ def main() -> int:
     """Parse the command line and measure; a model that is not installed is skipped with its reason."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--rounds", type=int, help="of each case; default: its own")
+    parser.add_argument("--tokens", type=int, help="of one stream; default: those of the case")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--streams", type=int, help="cases of as many streams")
@@ -166,11 +170,15 @@ def main() -> int:
     except ModelMissing as missing:
         print(f"skipped: {missing}")
         return 0
-    cases = [case for case in CASES if options.only in case.name and options.streams in (None, case.streams)]
-    asyncio.run(measure(model, cases, rounds=options.rounds, tokens_of_one=options.tokens, threads=options.threads))
+    cases = [
+        replace(case, rounds=options.rounds or case.rounds, tokens=options.tokens or case.tokens)
+        for case in CASES
+        if options.only in case.name and options.streams in (None, case.streams)
+    ]
+    asyncio.run(measure(model, cases, threads=options.threads))
     program = find_llama_server()
-    if program is not None and CASES[-1] in cases:
-        asyncio.run(compare(model, program, rounds=options.rounds, tokens=options.tokens, threads=options.threads))
+    if program is not None and cases and cases[-1].bar == "S5":
+        asyncio.run(compare(model, program, cases[-1], threads=options.threads))
     return 0
 
 

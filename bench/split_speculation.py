@@ -29,7 +29,7 @@ from tools.model_zoo import build, shape
 from tools.model_zoo.recipe import Recipe
 
 LOAD_DEADLINE_S = 300.0  # half of the weights cross the link
-CASE = Case("S7", "draft model, 80% right, two nodes", 1, 2.0, 0.8)
+CASE = Case("S7", "draft model, 80% right, two nodes", 1, 2.0, 0.8, rounds=5, tokens=100)
 
 
 class GuidedDrafter:
@@ -54,9 +54,9 @@ def draft_recipe(target: Recipe) -> Recipe:
     return replace(shape("57m"), name=f"{target.name}-draft", vocabulary_tokens=target.vocabulary_tokens, tied=True)
 
 
-async def measure(target: Path, draft: Path, layout: Layout, *, rounds: int, tokens: int) -> None:
+async def measure(target: Path, draft: Path, layout: Layout, case: Case) -> None:
     """Print the verdict on the median ratio, and the ratios."""
-    guided = GuidedDrafter(CASE.share or 0.0)
+    guided = GuidedDrafter(case.share or 0.0)
 
     def draft_guided(self: ModelDrafter, limit: int) -> list[int]:
         return guided(self, limit)
@@ -71,19 +71,19 @@ async def measure(target: Path, draft: Path, layout: Layout, *, rounds: int, tok
         assert harness.model.speculation is not None
         assert not harness.model.speculation.draft_off_reason, harness.model.speculation.draft_off_reason
         vocabulary = harness.engine.vocabulary
-        prompt = vocabulary.tokenize(CASE.prompt.encode(), parse_special=True)
+        prompt = vocabulary.tokenize(case.prompt.encode(), parse_special=True)
         guided.prompt_tokens = len(prompt) + vocabulary.adds_bos
-        _, guided.answer = await tokens_per_s(harness, CASE, tokens=tokens, speculates=False)
+        _, guided.answer = await tokens_per_s(harness, case, speculates=False)
         before_load, ratios, speeds = load_average(), [], []
-        for _ in range(rounds):
-            without, _ = await tokens_per_s(harness, CASE, tokens=tokens, speculates=False)
-            drafted, _ = await tokens_per_s(harness, CASE, tokens=tokens, speculates=True)
+        for _ in range(case.rounds):
+            without, _ = await tokens_per_s(harness, case, speculates=False)
+            drafted, _ = await tokens_per_s(harness, case, speculates=True)
             ratios.append(drafted / without)
             speeds.append(f"{without:.1f}->{drafted:.1f}")
         drafted_tokens = sum(report.drafted_by_model for report in harness.reports)
         right_tokens = sum(report.accepted_by_model for report in harness.reports)
         assert drafted_tokens, "the draft model has guessed"
-        verdict = CASE.verdict(statistics.median(ratios))
+        verdict = case.verdict(statistics.median(ratios))
         right = f"{right_tokens} of {drafted_tokens} right, {harness.model.speculation.draft_ms:.1f} ms a guess"
         print(f"{verdict}  [{', '.join(speeds)} tokens/s; {right}] load average {before_load}")
     finally:
@@ -96,8 +96,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="1b")
     parser.add_argument("--round-trip-ms", type=float, default=10.0)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=CASE.rounds)
+    parser.add_argument("--tokens", type=int, default=CASE.tokens)
     options = parser.parse_args()
     recipe = shape(options.model)
     target, draft = model_file(options.model, cache_folder()), build(draft_recipe(recipe), cache_folder())
@@ -113,7 +113,8 @@ def main() -> None:
             slots=2,
             context_tokens=1024,
         )
-        asyncio.run(measure(target, draft, layout, rounds=options.rounds, tokens=options.tokens))
+        case = replace(CASE, rounds=options.rounds, tokens=options.tokens)
+        asyncio.run(measure(target, draft, layout, case))
 
 
 if __name__ == "__main__":

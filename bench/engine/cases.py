@@ -95,6 +95,7 @@ PLANS = (
         cases=(_prefix(tokens=16),),
     ),
     ModelPlan(name="1b-first", context_tokens=768, cases=_first_tokens()),
+    ModelPlan(name="1b-long", context_tokens=512, cases=_streams(prompt_tokens=300, tokens=48)),
     # Trained weights from packages (`make bench-real`): skipped where they are not installed.
     ModelPlan(
         name="gemma3-270m",

@@ -126,7 +126,8 @@ def _events(data: bytes | bytearray) -> Iterator[tuple[dict[str, Any], int]]:
         *complete, pending = pending.split(_EVENT_END)
         for block in complete:
             payload = block.removeprefix(b"data:").strip()
-            if payload and payload != b"[DONE]":
+            # A line that begins with a colon is a comment: it keeps the connection alive during a long prompt.
+            if payload and payload != b"[DONE]" and not payload.startswith(b":"):
                 yield json.loads(payload), end
 
 

@@ -41,7 +41,7 @@ _FIRST_TOKENS = tuple(f"first-{prompt}-{count}" for prompt in (128, 640) for cou
 TARGETS = (
     *(
         Target(bar="S1", model=model, case=f"streams-{count}", metric="tokens_per_s", bound=bound, at_least=True)
-        for model in ("57m", "1b", _TRAINED)
+        for model in ("57m", "1b", "1b-long", _TRAINED)
         for count, bound in ((1, 1.0), (4, 1.05), (16, 1.05))
     ),
     *(

@@ -36,7 +36,9 @@ FINAL: dict[str, object] = {
 
 def test_tokens_count_when_their_event_is_complete() -> None:
     whole = chunk(FIRST)
-    arrivals = received(HEAD + chunk(BEGIN), whole[:9], whole[9:], chunk(SECOND) + chunk(FINAL) + b"0\r\n\r\n")
+    comment = b"8\r\n: ping\n\n\r\n"  # of a server that computes a long prompt
+    end = chunk(SECOND) + comment + chunk(FINAL) + b"0\r\n\r\n"
+    arrivals = received(HEAD + chunk(BEGIN), whole[:9], whole[9:], end)
 
     stream = llama_client._token_stream(0.0, arrivals)
 
