@@ -43,14 +43,14 @@ def spec(
     ready_within_s: float = DEADLINE_S,
     stop_within_s: float = DEADLINE_S,
 ) -> ServiceSpec:
-    """A service that is ready once its file exists."""
+    """A service that is ready once its file has a word: an empty one may be killed before it has written."""
     mark = directory / f"{name}.mark"
     return ServiceSpec(
         name=name,
         command=(sys.executable, "-c", program, str(mark)),
         environment=lambda: os.environ,
         log=directory / f"{name}.log",
-        ready=lambda: until(mark.exists),
+        ready=lambda: until(lambda: bool(marks(directory, name))),
         ready_within_s=ready_within_s,
         stop_within_s=stop_within_s,
         needs=needs,

@@ -6,7 +6,6 @@ a broken driver: it fails when it is registered, unless it is told to stay away.
 
 import asyncio
 import subprocess
-from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,18 @@ from common.grpc.client import open_channel
 from protos import cluster_pb2
 from runner.core.devices.device_health import RETRY_S_MIN
 from runner.core.devices.device_settings import DeviceSettings
-from runner.host.devices import device_probe
 from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.devices import Devices
 from runner.host.devices.hot_plug import HotPlug
-from runner.host.processes.children import RunnerChildResult, run_child
+from runner.host.processes.children import run_child
 from tests.integration.host.fake_build import CPU, EXCLUDED, OK, Engine, by_id, gpu
+from tests.integration.host.hung_cards import hurry
 from tests.integration.host.node import Inventory, running_node
+from tests.known_speed import note_ram_speed
 from tests.waiting import until
 
 pytestmark = pytest.mark.behaviour("B-130")
 
-HUNG_S = 1.0
 PATIENT = DeviceSettings(probe_timeout_s=300.0)  # several engines start at once, on whatever machine
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 LAST_WORDS = "the driver met something that it did not expect"
@@ -106,18 +105,6 @@ def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
     return Backend(directory, monkeypatch)
 
 
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever meets the backend that hangs is given up soon; all others have their time."""
-
-    def run(
-        mode: str, arguments: Sequence[str], *, timeout_s: float, environment: Mapping[str, str]
-    ) -> Awaitable[RunnerChildResult]:
-        meets = "GGML_DISABLE_VULKAN" not in environment
-        return run_child(mode, arguments, timeout_s=HUNG_S if meets else timeout_s, environment=environment)
-
-    monkeypatch.setattr(device_probe, "run_child", run)
-
-
 @pytest.mark.parametrize(
     ("mood", "reason", "exit_code"),
     [("crashes", "signal 6: ", -6), ("hangs", "it did not answer in time", None)],
@@ -128,7 +115,7 @@ async def test_a_backend_that_breaks_every_listing_is_left_out_with_the_reason_a
     backend.does(mood)
     table = Devices(SystemClock(), settings=PATIENT)
     if mood == "hangs":
-        hurry(monkeypatch)
+        hurry(monkeypatch, lambda _, environment: "GGML_DISABLE_VULKAN" not in environment)
     await table.probe()
     found = by_id(table)
     assert (found["cpu"].state, found["Vulkan"].state) == (OK, EXCLUDED)
@@ -210,6 +197,7 @@ async def test_a_host_whose_engine_hangs_shows_itself_and_its_devices_when_they_
         devices = (device for node in inventory.nodes for device in node.devices if device.id == "cpu")
         return next(devices, cluster_pb2.Device())
 
+    note_ram_speed(tmp_path / "speed")  # once for this process, by an engine that answers
     backend.does("hangs")
     async with running_node(tmp_path, models_directory, ready="host.serves", PUNA_PROBE_TIMEOUT_S="600") as node:
         probing = cluster_pb2.DEVICE_STATE_PROBING

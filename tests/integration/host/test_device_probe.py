@@ -53,7 +53,7 @@ async def test_a_device_that_fails_its_test_is_left_out_with_the_reason_and_the_
     engine: Engine, monkeypatch: pytest.MonkeyPatch, how: str, reason: str, exit_code: int | None
 ) -> None:
     if how == "hangs":
-        hurry(monkeypatch, "GPU-1")
+        hurry(monkeypatch, lambda arguments, _: "GPU-1" in arguments)
     engine.write(checks={"GPU-1": how})
     table = Devices(SystemClock())
     await table.probe()
@@ -100,7 +100,7 @@ async def test_a_card_that_kills_or_hangs_the_listing_does_not_take_the_others_w
     engine: Engine, drivers: FakeNvml, monkeypatch: pytest.MonkeyPatch, what: str, reason: str
 ) -> None:
     if what == "hangs_listing":
-        hurry(monkeypatch, "GPU-1")
+        hurry(monkeypatch, lambda _, environment: "GPU-1" in environment.get("CUDA_VISIBLE_DEVICES", "GPU-1"))
     engine.write(**{what: ["GPU-1"]})
     table = Devices(SystemClock())
     await table.probe()
