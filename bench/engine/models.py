@@ -52,7 +52,7 @@ def model_file(name: str, folder: Path) -> Path:
             feed_forward=1536,
         )
         return build(recipe, folder)
-    return build(shape(name.removesuffix("-prefix").removesuffix("-first").removesuffix("-long")), folder)
+    return build(shape(name.partition("-")[0]), folder)
 
 
 def _assembled(package_name: str, folder: Path) -> Path:
